@@ -1,0 +1,37 @@
+"""The command line (L4): `faenet-calc COMMAND …`, one file per command.
+
+A command `x` lives in `faenet_calc/cli/x.py` and exposes `command`, a click command. `COMMANDS` holds its line in the
+`--help` listing, so that listing imports no command; its module is imported when it is invoked.
+
+Exit codes: 0 done; 1 failure; 2 bad input (click's usage errors, `InputError`, a missing file); 3 ran but not
+converged, which a command says with `ctx.exit(3)`.
+"""
+
+import click
+
+from faenet_calc import __version__
+from faenet_calc.cli.lazy import LazyGroup, RootGroup
+from faenet_calc.cli.options import verbosity_options
+
+COMMANDS = {
+    "predict": "Energies, forces and stresses of structures.",
+    "relax": "Relax structures (atoms, optionally the cell).",
+    "md": "Molecular dynamics.",
+    "check": "Test a model's physics: symmetries, forces, extensivity.",
+    "info": "Describe a model file.",
+    "models": "List the shipped models.",
+    "convert": "Import weights from the original FAENet code.",
+    "train": "Train a potential.",
+    "evaluate": "Errors of a model on labelled data.",
+    "data": "Check, describe, split, convert or generate data sets.",
+}
+
+
+@click.group(cls=RootGroup, commands_help=COMMANDS, module_prefix="faenet_calc.cli.", no_args_is_help=True)
+@click.version_option(__version__, prog_name="faenet-calc")
+@verbosity_options
+def main() -> None:
+    """FAENet as an interatomic potential. Energies in eV, lengths in Å, forces in eV/Å, stresses in eV/Å³."""
+
+
+__all__ = ["COMMANDS", "LazyGroup", "main"]

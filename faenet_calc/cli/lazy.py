@@ -1,0 +1,70 @@
+"""Command groups that import a command only when it is invoked, and turn errors into messages and exit codes (L4)."""
+
+import traceback
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from faenet_calc.cli.options import verbosity
+from faenet_calc.errors import InputError
+
+EXIT_FAILURE = 1
+EXIT_BAD_INPUT = 2
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on demand.
+
+    Attributes:
+        commands_help: name → line in the listing, in the order of the listing.
+        module_prefix: the command `name` is the attribute `command` of the module `module_prefix + name`.
+    """
+
+    def __init__(self, *args: Any, commands_help: dict[str, str], module_prefix: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.module_prefix = module_prefix
+        self.commands_help = {name: text for name, text in commands_help.items() if find_spec(module_prefix + name)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of the listing."""
+        return list(self.commands_help)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; None if there is no such name."""
+        if cmd_name not in self.commands_help:
+            return None
+        command = import_module(self.module_prefix + cmd_name).command
+        assert isinstance(command, click.Command), f"{self.module_prefix + cmd_name}.command is {command!r}"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the listing from the table, importing nothing."""
+        if self.commands_help:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(self.commands_help.items()))
+
+
+class RootGroup(LazyGroup):
+    """The outermost group: says what went wrong on stderr, in one line unless -v is given, and sets the exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except (InputError, FileNotFoundError) as error:
+            _report(ctx, error, str(error))
+            ctx.exit(EXIT_BAD_INPUT)
+        except Exception as error:
+            _report(ctx, error, f"{type(error).__name__}: {error}")
+            ctx.exit(EXIT_FAILURE)
+
+
+def _report(ctx: click.Context, error: Exception, message: str) -> None:
+    if verbosity(ctx) > 0:
+        click.echo("".join(traceback.format_exception(error)).rstrip(), err=True)
+    else:
+        click.echo(f"Error: {message}", err=True)

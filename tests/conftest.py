@@ -1,0 +1,40 @@
+"""Shared fixtures: where the reference data is, and a reproducible start for every test."""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder with reference data (golden outputs, data sets) beside the repository."""
+    folder = Path(os.environ.get("FAENET_CALC_SHARED", REPOSITORY.parent / "shared"))
+    if not folder.is_dir():
+        pytest.skip(f"reference data not found at {folder}; set FAENET_CALC_SHARED to its folder")
+    return folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Before torch is imported: several test processes share the cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _reproducible() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)

@@ -1,0 +1,142 @@
+"""The door and the command line: names, what an import costs, exit codes."""
+
+import json
+import resource
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import faenet_calc
+from faenet_calc.cli import COMMANDS, main
+from faenet_calc.cli.lazy import RootGroup
+from faenet_calc.cli.options import verbosity_options
+from faenet_calc.errors import InputError
+
+HEAVY = ("torch", "numpy", "ase", "torch_geometric", "pymatgen", "mendeleev", "scipy")
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+
+
+@pytest.mark.parametrize("name", faenet_calc.__all__)
+def test_public_names_resolve(name):
+    assert getattr(faenet_calc, name) is not None
+    assert name in dir(faenet_calc)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="has no attribute 'relaxx'"):
+        _ = faenet_calc.relaxx
+
+
+@pytest.mark.parametrize(
+    "statement", ["import faenet_calc", "import faenet_calc.cli", "from faenet_calc import errors"]
+)
+def test_import_is_light(statement):
+    script = f"{statement}; import sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    assert json.loads(_python("-c", script).stdout) == []
+
+
+def test_help_is_light():
+    script = (
+        "import sys\nfrom faenet_calc.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    assert "HEAVY []" in _python("-c", script).stdout
+
+
+def _cpu_of_help() -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _python("-m", "faenet_calc", "--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help_takes_half_a_second_of_cpu():
+    assert min(_cpu_of_help() for _ in range(3)) < 0.5
+
+
+def test_help_lists_every_command():
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    present = [name for name in COMMANDS if find_spec(f"faenet_calc.cli.{name}")]
+    assert main.list_commands(None) == present
+    for name in present:
+        assert COMMANDS[name] in result.output
+
+
+def test_every_command_explains_itself():
+    for name in main.list_commands(None):
+        result = CliRunner().invoke(main, [name, "--help"])
+        assert result.exit_code == 0, f"{name}: {result.output}"
+
+
+def test_version():
+    assert CliRunner().invoke(main, ["--version"]).output.strip() == f"faenet-calc, version {faenet_calc.__version__}"
+
+
+@pytest.fixture
+def app(monkeypatch):
+    """A root group with one command that does what the test asks for."""
+
+    @click.group(cls=RootGroup, commands_help={}, module_prefix="none.")
+    @verbosity_options
+    def root() -> None:
+        pass
+
+    def add(action):
+        @click.command()
+        @verbosity_options
+        @click.pass_context
+        def go(ctx):
+            action(ctx)
+
+        monkeypatch.setattr(root, "get_command", lambda ctx, name: go if name == "go" else None)
+        return root
+
+    return add
+
+
+def _raise(error):
+    def action(ctx):
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InputError("cell is singular"), 2, "Error: cell is singular"),
+        (FileNotFoundError(2, "No such file", "x.xyz"), 2, "x.xyz"),
+        (RuntimeError("out of memory"), 1, "Error: RuntimeError: out of memory"),
+        (click.UsageError("bad option"), 2, "bad option"),
+    ],
+)
+def test_errors_become_messages_and_exit_codes(app, error, code, message):
+    result = CliRunner().invoke(app(_raise(error)), ["go"])
+    assert result.exit_code == code
+    assert message in result.stderr and "Traceback" not in result.stderr and result.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [["-v", "go"], ["go", "-v"]])
+def test_verbose_shows_the_traceback(app, arguments):
+    result = CliRunner().invoke(app(_raise(RuntimeError("out of memory"))), arguments)
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr and "out of memory" in result.stderr
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_commands_set_their_exit_code(app, code):
+    assert CliRunner().invoke(app(lambda ctx: ctx.exit(code)), ["go"]).exit_code == code
+
+
+def test_unknown_command_is_bad_input():
+    result = CliRunner().invoke(main, ["relaks"])
+    assert result.exit_code == 2 and "relaks" in result.stderr
