@@ -3,6 +3,7 @@
 #   make demo PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"    (CPU build of torch, far smaller)
 PYTHON ?= python3
 VENV ?= .venv
+DIST ?= dist
 PIP_FLAGS ?=
 PYTEST_FLAGS ?= -n auto --maxprocesses 4
 BIN := $(VENV)/bin
@@ -30,11 +31,13 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A build/ folder left behind would put files that no longer exist into the wheel.
 wheel: $(STAMP)
-	$(BIN)/pip wheel $(PIP_FLAGS) --quiet --no-deps --wheel-dir dist .
+	rm -rf build
+	$(BIN)/python -m pip wheel $(PIP_FLAGS) --quiet -c constraints.txt --no-deps --wheel-dir $(DIST) .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(DIST) build *.egg-info
 
 # The stamp makes the installation happen once, and again when its description changes.
 $(STAMP): setup.cfg setup.py pyproject.toml constraints.txt
