@@ -7,8 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+# The same examples in every run, and no time limit on one: the machine may be busy.
+settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("reproducible")
 
 
 @pytest.fixture(scope="session")

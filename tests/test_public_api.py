@@ -82,6 +82,32 @@ def test_version():
 
 
 @pytest.fixture
+def lazy_app(tmp_path, monkeypatch):
+    """A root group with a good command, one that cannot be imported, and one that has no file."""
+    package = tmp_path / "lazy_commands"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "good.py").write_text("import click\n\n@click.command()\ndef command():\n    click.echo('done')\n")
+    (package / "broken.py").write_text("raise ImportError('no such library')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    table = {"good": "Does it.", "broken": "Cannot.", "absent": "Not written."}
+    yield RootGroup("app", commands_help=table, module_prefix="lazy_commands.")
+    for name in [name for name in sys.modules if name.startswith("lazy_commands")]:
+        del sys.modules[name]
+
+
+def test_commands_are_imported_when_invoked(lazy_app):
+    listing = CliRunner().invoke(lazy_app, ["--help"])
+    assert listing.exit_code == 0 and "Cannot." in listing.output and "Not written." not in listing.output
+    assert "lazy_commands.good" not in sys.modules and "lazy_commands.broken" not in sys.modules
+    good = CliRunner().invoke(lazy_app, ["good"])
+    assert good.exit_code == 0 and good.output == "done\n"
+    broken = CliRunner().invoke(lazy_app, ["broken"])
+    assert broken.exit_code == 1 and "no such library" in broken.stderr and "Traceback" not in broken.stderr
+    assert CliRunner().invoke(lazy_app, ["absent"]).exit_code == 2
+
+
+@pytest.fixture
 def app(monkeypatch):
     """A root group with one command that does what the test asks for."""
 
