@@ -1,8 +1,8 @@
 """Frames: where a structure's energy is evaluated from (L1, between graph and network).
 
-A frame is an orthogonal matrix U with its axes as columns; ``vector_in_frame = vector @ U`` and a force predicted in the
-frame goes back with ``force @ U.T`` (paper Eq. 3-4). A structure has one or many frames with weights that sum to one; the
-potential averages over them (paper Eq. 1). Only edge vectors are ever turned, never positions or the cell.
+A frame is an orthogonal matrix U with its axes as columns; ``vector_in_frame = vector @ U`` and a force predicted in
+the frame goes back with ``force @ U.T`` (paper Eq. 3-4). A structure has one or many frames with weights that sum to
+one; the potential averages over them (paper Eq. 1). Only edge vectors are ever turned, never positions or the cell.
 """
 
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def copy_into_frames(graph: AtomGraph, graph_of_frame: Tensor) -> FramedGraph:
 
 
 def _copies(counts: Tensor, graph_of_frame: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For items counted per graph: the frame and the original of every copy, and copy index minus original per frame."""
+    """For items counted per graph: frame and original of every copy, and copy minus original per frame."""
     first = torch.cumsum(counts, 0) - counts
     per_frame = counts[graph_of_frame]
     shift = torch.cumsum(per_frame, 0) - per_frame - first[graph_of_frame]

@@ -193,7 +193,7 @@ class AtomGraph:
         )
 
     def to_pyg(self) -> "Batch":
-        """A PyG ``Batch`` with upstream's field names (pos, atomic_numbers, tags, edge_index = [neighbour, centre], …)."""
+        """A PyG ``Batch`` with upstream's field names; rows of ``edge_index`` are [neighbour, centre]."""
         from torch_geometric.data import Batch, Data
 
         return Batch.from_data_list(

@@ -141,7 +141,7 @@ def real_harmonics(vectors: Tensor, distances: Tensor) -> Tensor:
 class EdgeEmbedding(nn.Module):
     """e = σ(MLP(r ‖ RBF(d))) (paper Eq. 6): a directional part per frame and a radial part shared by all frames.
 
-    The ablations of the paper change the directional part (r, or spherical harmonics of it) and leave out the radial one.
+    The paper's ablations change the directional part (r, or spherical harmonics of it) or leave out the radial one.
     """
 
     def __init__(self, config: ModelConfig, filters: int, act: Act) -> None:

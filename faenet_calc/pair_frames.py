@@ -1,24 +1,24 @@
 """Weighted pair frames: exact and smooth frames for molecules and wires (L1, used by ``frames.py``).
 
 With c_i = x_i - centroid, an atom i that lies far out offers the axis e1 ∥ c_i, and an atom j far from that axis the
-second axis e2 ∥ c_j - (c_j·e1) e1. The energy is the weighted average over such frames; a weight vanishes, with its first
-two derivatives, before its frame becomes ill-defined, so that the average is invariant and differentiable at every
-geometry, however symmetric:
+second axis e2 ∥ c_j - (c_j·e1) e1. The energy is the weighted average over such frames; a weight vanishes, with its
+first two derivatives, before its frame becomes ill-defined, so that the average is invariant and differentiable at
+every geometry, however symmetric:
 
     u_i  = max(0, |c_i| / R - τ)³           R   = p-mean of |c_i| over atoms, a smooth maximum
     v_ij = max(0, |c_j⊥i| / P_i - τ)³       P_i = p-mean over j of |c_j⊥i|, the distance of j from the axis i
     w_ij = u_i / Σ u · v_ij / Σ_j v_ij
 
-e1 and e2 are polar vectors; the sign of e3 is averaged, which makes the set exact under reflections. Where a molecule is
-close to linear (P_i ≪ R) the azimuth loses its meaning and the energy must become even in the bend: the mirror image
-e2 → -e2 is blended in and reaches equal weight at the linear geometry, where any perpendicular e2 will do.
+e1 and e2 are polar vectors; the sign of e3 is averaged, which makes the set exact under reflections. Where a molecule
+is close to linear (P_i ≪ R) the azimuth loses its meaning and the energy must become even in the bend: the mirror
+image e2 → -e2 is blended in and reaches equal weight at the linear geometry, where any perpendicular e2 will do.
 
 The cost is capped for large molecules: at most ``MAX_AXES`` axes and ``MAX_PARTNERS`` partners of each, by raising the
 threshold to the first left-out rank. The energy stays exactly invariant and continuous; only then its forces may have
 kinks of the size of the model's frame spread.
 
-One periodic direction (a wire) is the same with the single axis e1 along the lattice vector, both signs of e1, and no cap:
-means over atoms do not change when the wire is replicated.
+One periodic direction (a wire) is the same with the single axis e1 along the lattice vector, both signs of e1, and no
+cap: means over atoms do not change when the wire is replicated.
 """
 
 import torch

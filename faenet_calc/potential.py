@@ -1,13 +1,12 @@
 """Potential: graph -> frames -> FAENet -> averaged Prediction (L2); what calculator, drivers and training call.
 
-Geometry (positions, cell, edge vectors, frames) is float64 wherever the device has it; the network runs in its own dtype;
-energies are summed in the dtype of the geometry. Forces come back through the same path, frames included.
+Geometry (positions, cell, edge vectors, frames) is float64 wherever the device has it; the network runs in its own
+dtype; energies are summed in the dtype of the geometry. Forces come back through the same path, frames included.
 """
 
 import dataclasses
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,66 +20,15 @@ from faenet_calc.config import (
     from_mapping,
     to_mapping,
 )
-from faenet_calc.config import preset as preset_config
 from faenet_calc.errors import InputError
-from faenet_calc.faenet import FAENet, NetworkOutput
-from faenet_calc.frames import FramedGraph, Frames, build_frames, copy_into_frames, into_frame, out_of_frame
+from faenet_calc.evaluation import Evaluation, ForcesChoice
+from faenet_calc.faenet import FAENet
 from faenet_calc.graph import AtomGraph
+from faenet_calc.prediction import Prediction
+from faenet_calc.presets import preset as preset_config
 
 PROPERTIES = ("energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std")
 FramesChoice = Literal["auto"] | FrameMode
-ForcesChoice = Literal["auto", "gradient", "direct", "both"]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Prediction:
-    """What a potential says about a batch; None where it was not asked for.
-
-    Attributes:
-        graph_of_atom: [n_atoms] int64.
-        energy: [n_graphs] (eV).
-        energies: [n_atoms] (eV), sums to ``energy``.
-        forces: [n_atoms, 3] (eV/Å), of the kind that was chosen.
-        gradient_forces: [n_atoms, 3] (eV/Å), -dE/dx through the frames.
-        direct_forces: [n_atoms, 3] (eV/Å), of the force decoder.
-        stress: [n_graphs, 3, 3] (eV/Å³).
-        energy_frame_std: [n_graphs] (eV), spread of the energy over frames.
-        forces_frame_std: [n_atoms] (eV/Å), root mean square deviation of an atom's force vector over frames.
-    """
-
-    graph_of_atom: Tensor
-    energy: Tensor
-    energies: Tensor | None = None
-    forces: Tensor | None = None
-    gradient_forces: Tensor | None = None
-    direct_forces: Tensor | None = None
-    stress: Tensor | None = None
-    energy_frame_std: Tensor | None = None
-    forces_frame_std: Tensor | None = None
-
-    def _map(self, function: Any) -> "Prediction":
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Prediction(**{name: None if value is None else function(name, value) for name, value in values.items()})
-
-    def detach(self) -> "Prediction":
-        """The same numbers without their history."""
-        return self._map(lambda _, value: value.detach())
-
-    def split(self) -> "list[Prediction]":
-        """One prediction per structure."""
-        n_graphs = len(self.energy)
-        ends = torch.cumsum(torch.bincount(self.graph_of_atom, minlength=n_graphs), 0).tolist()
-        per_graph = {"energy", "stress", "energy_frame_std"}
-        members = []
-        for index, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            atoms, graphs = slice(start, end), slice(index, index + 1)
-
-            def cut(name: str, value: Tensor, atoms: slice = atoms, graphs: slice = graphs) -> Tensor:
-                part = value[graphs if name in per_graph else atoms]
-                return torch.zeros_like(part) if name == "graph_of_atom" else part
-
-            members.append(self._map(cut))
-        return members
 
 
 class Potential(nn.Module):
@@ -122,7 +70,7 @@ class Potential(nn.Module):
         """Whether the prediction depends on tags."""
         return self.config.model.atoms.tag_channels > 0 or self.config.graph.rewiring != "none"
 
-    def graph(self, structures: Any, *, tags: Any = None) -> AtomGraph:
+    def graph(self, structures: Any) -> AtomGraph:
         """The graph of one structure or a list of them (ase.Atoms, pymatgen, PyG, AtomGraph) for this potential."""
         batch = convert.to_batch(
             structures,
@@ -130,9 +78,13 @@ class Potential(nn.Module):
             dtype=self.geometry_dtype,
             device=self.device,
             max_neighbors=self.config.graph.max_neighbors,
-            tags=tags,
         )
         self.check_elements(batch.atomic_numbers)
+        if self.needs_tags and bool(((batch.tags < 0) | (batch.tags > 2)).any()):
+            raise InputError(
+                f"tags {sorted(set(batch.tags.tolist()))} came with the atoms; this potential needs 0 (sub-surface), "
+                "1 (surface) or 2 (adsorbate). faenet_calc.convert.infer_tags makes them; FAENetCalculator does it itself"
+            )
         return batch
 
     def check_elements(self, numbers: Tensor) -> None:
@@ -143,7 +95,7 @@ class Potential(nn.Module):
         if len(unknown):
             found = sorted({elements.symbol(int(z)) for z in numbers[unknown]})
             raise InputError(
-                f"unknown element(s) {', '.join(found)} at atom indices {unknown.tolist()[:10]}; this potential supports "
+                f"unknown element(s) {', '.join(found)} at atom indices {unknown.tolist()[:10]}; supported are "
                 f"{', '.join(elements.symbol(z) for z in self.supported_elements)}. Use another model or train one."
             )
 
@@ -160,8 +112,8 @@ class Potential(nn.Module):
 
         Args:
             structures: ase.Atoms, pymatgen Structure/Molecule, PyG Data/Batch, AtomGraph, or a list of them.
-            properties: Any of energy, energies, forces, stress, energy_frame_std, forces_frame_std; None for energy and,
-                where the potential has them, forces.
+            properties: Any of energy, energies, forces, stress, energy_frame_std, forces_frame_std; None for energy
+                and, where the potential has them, forces.
             frames: "auto" is the checkpoint's deterministic setting.
             forces: "auto" is the checkpoint's own kind.
             generator: Needed for stochastic frames.
@@ -200,9 +152,17 @@ class Potential(nn.Module):
         gradient = gradient or (spread and kind != "direct")
         training = torch.is_grad_enabled() and next(self.model.parameters()).requires_grad
         with torch.set_grad_enabled(training or gradient):
-            work = _Evaluation(self, reduced, self._mode(frames), generator, strained="stress" in wanted, leaf=gradient)
-            output = work.run(per_copy=spread and kind != "direct")
-            result = work.collect(output, wanted, kind)
+            work = Evaluation(
+                self.model,
+                self.config,
+                reduced,
+                self.config.frames.mode if frames == "auto" else frames,
+                generator,
+                leaf=gradient,
+                strained="stress" in wanted,
+                per_copy=spread and kind != "direct",
+            )
+            result = work.averages(wanted, kind)
             if gradient:
                 result |= work.derivatives(result["energy"], create_graph=create_graph, retain_graph=training)
             prediction = self._choose_forces(result, wanted, kind)
@@ -215,11 +175,6 @@ class Potential(nn.Module):
             return Prediction(**result)
         own = self.config.forces if kind == "both" else kind
         return Prediction(**result, forces=result["direct_forces" if own == "direct" else "gradient_forces"])
-
-    def _mode(self, frames: FramesChoice) -> FrameMode:
-        if frames != "auto":
-            return frames
-        return self.config.frames.mode
 
     def _check_request(self, properties: Collection[str], forces: ForcesChoice) -> tuple[set[str], ForcesChoice]:
         """The properties as a set and the kind of forces, or an InputError that says what this potential can do."""
@@ -258,137 +213,6 @@ class Potential(nn.Module):
                 "set tags (0 sub-surface, 1 surface, 2 adsorbate) with atoms.set_tags"
             )
         return kept
-
-
-class _Evaluation:
-    """One forward pass of a batch and the derivatives of it."""
-
-    def __init__(
-        self,
-        potential: Potential,
-        graph: AtomGraph,
-        mode: FrameMode,
-        generator: torch.Generator | None,
-        *,
-        strained: bool,
-        leaf: bool,
-    ) -> None:
-        self.potential, self.original = potential, graph
-        self.strain: Tensor | None = None
-        if leaf:
-            self.positions = graph.positions.detach().requires_grad_()
-            graph = graph.replace(positions=self.positions)
-        if strained:
-            self.strain = torch.zeros_like(graph.cell).requires_grad_()
-            deformation = torch.eye(3).to(graph.cell) + 0.5 * (self.strain + self.strain.transpose(1, 2))
-            graph = graph.replace(
-                positions=torch.einsum("ni,nij->nj", graph.positions, deformation[graph.graph_of_atom]),
-                cell=graph.cell @ deformation,
-            )
-        self.graph = graph
-        self.frames: Frames = build_frames(
-            graph, potential.config.frames, mode, vacuum=potential.cutoff, generator=generator
-        )
-        self.framed: FramedGraph = copy_into_frames(graph, self.frames.graph)
-        self.lab_copies: Tensor | None = None
-
-    def run(self, *, per_copy: bool) -> NetworkOutput:
-        """The network on all copies; ``per_copy`` keeps the edges of different frames apart in the derivatives."""
-        framed, dtype = self.framed, self.potential.dtype
-        vectors = self.graph.edge_vectors()
-        rotation = self.frames.rotation[framed.frame_of_edge]
-        copies = vectors.index_select(0, framed.edge_of_copy)
-        if per_copy:
-            self.lab_copies = vectors = copies
-        distances = torch.linalg.vector_norm(vectors, dim=1).to(dtype)
-        in_frame = into_frame(copies, rotation).to(dtype)
-        output = self.potential.model(framed, in_frame, distances, None if per_copy else framed.edge_of_copy)
-        return cast(NetworkOutput, output)
-
-    def collect(self, output: NetworkOutput, wanted: set[str], kind: ForcesChoice) -> dict[str, Tensor]:
-        """Averages over frames in physical units, by the names of :class:`Prediction`."""
-        normalization = self.potential.config.normalization
-        graph, frames, framed = self.graph, self.frames, self.framed
-        energy_of_copy = output.energy.to(graph.positions.dtype) * normalization.scale
-        averaged = _average(frames, energy_of_copy, graph.n_graphs)
-        references = self._references()
-        energy = averaged + normalization.shift + graph.sum_over_atoms(references)
-        result: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom, "energy": energy}
-        if "energies" in wanted and output.node_energy is not None:
-            weight = frames.weight[framed.frame_of_node] * normalization.scale
-            weighted = output.node_energy.to(energy.dtype) * weight
-            share = (normalization.shift / graph.atoms_per_graph.to(energy.dtype))[graph.graph_of_atom]
-            result["energies"] = (references + share).index_add(0, framed.atom_of_node, weighted)
-        if "energy_frame_std" in wanted:
-            deviation = (energy_of_copy - averaged[frames.graph]).square()
-            result["energy_frame_std"] = _average(frames, deviation, graph.n_graphs).sqrt()
-        if kind in ("direct", "both") and wanted & {"forces", "forces_frame_std"}:
-            result |= self._direct(output, wanted)
-        return result
-
-    def _references(self) -> Tensor:
-        """[n_atoms] (eV) reference energy of each atom."""
-        table = self.original.positions.new_zeros(elements.MAX_Z + 1)
-        for symbol, value in self.potential.config.normalization.references.items():
-            table[elements.atomic_number(symbol)] = value
-        return table[self.original.atomic_numbers]
-
-    def derivatives(self, energy: Tensor, *, create_graph: bool, retain_graph: bool) -> dict[str, Tensor]:
-        """Forces, stress and force spread from energies [n_graphs]."""
-        inputs = [x for x in (self.positions, self.strain, self.lab_copies) if x is not None]
-        # An isolated atom's energy does not depend on its position; the zero term ties the two together.
-        total = energy.sum() + 0.0 * self.positions.sum()
-        grads = list(
-            torch.autograd.grad(
-                total,
-                inputs,
-                create_graph=create_graph,
-                retain_graph=create_graph or retain_graph,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        )
-        result = {"gradient_forces": -grads.pop(0)}
-        if self.strain is not None:
-            result["stress"] = grads.pop(0) / self.original.volume[:, None, None]
-        if self.lab_copies is not None:
-            result["forces_frame_std"] = self._gradient_spread(grads.pop(0))
-        return result
-
-    def _gradient_spread(self, gradient: Tensor) -> Tensor:
-        """[n_atoms] spread over frames of forces at fixed frames, from dE/d(edge copies) [n_edge_copies, 3]."""
-        framed = self.framed
-        per_frame = gradient / self.frames.weight.detach()[framed.frame_of_edge][:, None]
-        force = per_frame.new_zeros(framed.n_nodes, 3).index_add(0, framed.centre, per_frame)
-        return self._spread(force.index_add(0, framed.neighbor, -per_frame))
-
-    def _direct(self, output: NetworkOutput, wanted: set[str]) -> dict[str, Tensor]:
-        assert output.node_force is not None
-        framed = self.framed
-        config = self.potential.config
-        rotation = self.frames.rotation[framed.frame_of_node]
-        in_frame = output.node_force.to(rotation.dtype) * config.normalization.force_scale
-        lab = out_of_frame(in_frame, rotation)
-        weighted = lab * self.frames.weight[framed.frame_of_node][:, None]
-        result = {"direct_forces": lab.new_zeros(self.graph.n_atoms, 3).index_add(0, framed.atom_of_node, weighted)}
-        if "forces_frame_std" in wanted:
-            result["forces_frame_std"] = self._spread(lab)
-        return result
-
-    def _spread(self, node_force: Tensor) -> Tensor:
-        """[n_atoms] weighted root mean square deviation of per-node forces [n_nodes, 3] from their mean."""
-        framed = self.framed
-        weight = self.frames.weight.detach()[framed.frame_of_node]
-        mean = node_force.new_zeros(self.graph.n_atoms, 3).index_add(
-            0, framed.atom_of_node, node_force * weight[:, None]
-        )
-        deviation = (node_force - mean[framed.atom_of_node]).square().sum(dim=1) * weight
-        return deviation.new_zeros(self.graph.n_atoms).index_add(0, framed.atom_of_node, deviation).sqrt()
-
-
-def _average(frames: Frames, per_frame: Tensor, n_graphs: int) -> Tensor:
-    """[n_graphs] weighted average of a per-frame quantity (paper Eq. 1)."""
-    return per_frame.new_zeros(n_graphs).index_add(0, frames.graph, per_frame * frames.weight)
 
 
 def _scatter_back(result: Prediction, graph: AtomGraph, kept: Tensor) -> Prediction:

@@ -27,7 +27,8 @@ from faenet_calc.errors import InputError
 from faenet_calc.potential import Potential
 
 _HEADS = {
-    None: "none", "": "none", False: "none", "weighted-av-initial-embeds": "initial", "weighted-av-final-embeds": "final",
+    None: "none", "": "none", False: "none",
+    "weighted-av-initial-embeds": "initial", "weighted-av-final-embeds": "final",
 }  # fmt: skip
 _JUMPING = {
     None: "none", "": "none", False: "none", True: "none",  # True computes the extra outputs and ignores them
@@ -55,8 +56,8 @@ def load_upstream(
     """A potential with the weights of upstream's FAENet.
 
     Args:
-        config: Upstream's constructor arguments (or the ``model`` section of an ocp config). Missing widths are read off
-            the weights.
+        config: Upstream's constructor arguments (or the ``model`` section of an ocp config). Widths are read off the
+            weights.
         state_dict: Upstream's weights as tensors or arrays; leading ``module.`` is removed from the keys.
         frame_averaging: Upstream's word: "" (none), "2D", "3D" or "DA".
         fa_method: Upstream's word: "" or "all", "det", "stochastic" ("random"), each also as "se3-…".
@@ -194,7 +195,7 @@ def _frames_config(frame_averaging: str, fa_method: str) -> FramesConfig:
 
 
 def _graph_config(config: Mapping[str, Any]) -> GraphConfig:
-    rewiring = config.get("graph_rewiring") or "none"
+    rewiring: Any = config.get("graph_rewiring") or "none"
     if rewiring not in ("none", "remove-tag-0"):
         raise InputError(
             f"graph_rewiring={rewiring!r} cannot be imported; only 'remove-tag-0' can (supernodes are not supported)"
