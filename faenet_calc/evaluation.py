@@ -21,7 +21,7 @@ class Evaluation:
         model: The network.
         config: Of the potential.
         graph: The structures, after any rewiring.
-        mode: Which frames.
+        frames: Which frames, or the frames themselves.
         generator: For stochastic frames.
         leaf: Prepare for derivatives with respect to positions.
         strained: Prepare for derivatives with respect to strain.
@@ -33,7 +33,7 @@ class Evaluation:
         model: FAENet,
         config: PotentialConfig,
         graph: AtomGraph,
-        mode: FrameMode,
+        frames: FrameMode | Frames,
         generator: torch.Generator | None,
         *,
         leaf: bool,
@@ -53,7 +53,9 @@ class Evaluation:
                 cell=graph.cell @ deformation,
             )
         self.graph = graph
-        self.frames: Frames = build_frames(graph, config.frames, mode, vacuum=config.model.cutoff, generator=generator)
+        if not isinstance(frames, Frames):
+            frames = build_frames(graph, config.frames, frames, vacuum=config.model.cutoff, generator=generator)
+        self.frames = frames
         self.framed = copy_into_frames(graph, self.frames.graph)
         self.lab_copies: Tensor | None = None
         self.output = self._run(model, per_copy)

@@ -23,6 +23,7 @@ from faenet_calc.config import (
 from faenet_calc.errors import InputError
 from faenet_calc.evaluation import Evaluation, ForcesChoice
 from faenet_calc.faenet import FAENet
+from faenet_calc.frames import Frames
 from faenet_calc.graph import AtomGraph
 from faenet_calc.prediction import Prediction
 from faenet_calc.presets import preset as preset_config
@@ -129,7 +130,7 @@ class Potential(nn.Module):
         graph: AtomGraph,
         *,
         properties: Collection[str] = ("energy", "forces"),
-        frames: FramesChoice = "auto",
+        frames: FramesChoice | Frames = "auto",
         forces: ForcesChoice = "auto",
         generator: torch.Generator | None = None,
         create_graph: bool = False,
@@ -139,7 +140,7 @@ class Potential(nn.Module):
         Args:
             graph: From :meth:`graph`.
             properties: As in :meth:`predict`.
-            frames: As in :meth:`predict`.
+            frames: As in :meth:`predict`, or frames that were built before (of the rewired graph where there is one).
             forces: "both" gives gradient and direct forces (``forces`` is then the checkpoint's own kind).
             generator: Needed for stochastic frames.
             create_graph: Keep gradient forces and stress differentiable, for training on them.
@@ -150,13 +151,13 @@ class Potential(nn.Module):
         spread = "forces_frame_std" in wanted
         gradient = ("forces" in wanted and kind in ("gradient", "both")) or "stress" in wanted
         gradient = gradient or (spread and kind != "direct")
-        training = torch.is_grad_enabled() and next(self.model.parameters()).requires_grad
+        training = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
         with torch.set_grad_enabled(training or gradient):
             work = Evaluation(
                 self.model,
                 self.config,
                 reduced,
-                self.config.frames.mode if frames == "auto" else frames,
+                self.config.frames.mode if isinstance(frames, str) and frames == "auto" else frames,
                 generator,
                 leaf=gradient,
                 strained="stress" in wanted,
