@@ -8,7 +8,7 @@ import pytest
 # DESIGN of the layers: a module may import its own layer and those below. "use" and "learn" are side by side.
 LAYERS = {
     0: ("units", "elements", "config", "errors"),
-    1: ("graph", "neighbors", "convert", "frames", "lattice_frames", "pair_frames", "pca_frames"),
+    1: ("graph", "neighbors", "convert", "tags", "frames", "lattice_frames", "pair_frames", "pca_frames"),
     2: ("layers", "faenet", "potential", "checkpoint", "upstream", "pretrained", "testing"),
     3: ("calculator", "drivers", "training"),
     4: ("cli", "reports", "__main__"),
