@@ -10,7 +10,10 @@ LAYERS = {
     0: ("units", "elements", "config", "errors"),
     1: ("graph", "neighbors", "convert", "tags", "frames", "lattice_frames", "pair_frames", "pca_frames"),
     2: ("layers", "faenet", "potential", "checkpoint", "upstream", "pretrained", "testing"),
-    3: ("calculator", "drivers", "training"),
+    3: (
+        *("calculator", "members", "committee", "graph_source", "batches", "answer_checks", "net_force"),
+        *("foreign_keywords", "drivers", "training"),
+    ),
     4: ("cli", "reports", "__main__"),
 }
 LAYER_OF = {name: layer for layer, modules in LAYERS.items() for name in modules}
