@@ -1,0 +1,223 @@
+"""One task → snapshots: the system is built and explored, driven by the labelling calculator itself.
+
+Every snapshot is handed out at the moment its energy and forces are known, so a label costs no call of its own.
+Constraints only steer relaxations; the forces that are stored are raw.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from ase import Atoms, units
+from ase.calculators.calculator import Calculator
+from ase.constraints import FixAtoms
+from ase.md.langevin import Langevin
+from ase.optimize import BFGS
+
+from faenet_calc.training.generate.adsorbates import gas_molecule, random_rotation
+from faenet_calc.training.generate.recipe import Recipe, SamplingConfig
+from faenet_calc.training.generate.structures import Site, bulk_cell, place, sites, slab
+from faenet_calc.training.generate.tasks import Task
+
+_EQUAL_MASS_U = 20.0
+_BROKEN_FORCE = 100.0  # eV/Å; a trajectory that gets here is not followed further
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A structure whose calculator has just computed it.
+
+    Attributes:
+        how: ``start``, ``relax``, ``md``, ``rattle``, ``strain`` or ``curve``.
+        site: Kind of the adsorption site at the start; ``none`` without an adsorbate.
+        height: Of an approach curve above contact (Å).
+    """
+
+    atoms: Atoms
+    how: str
+    site: str = "none"
+    height: float | None = None
+
+
+def snapshots(task: Task, recipe: Recipe, calculator: Calculator) -> Iterator[Snapshot]:
+    """Run one task; deterministic in the task's seed."""
+    rng = np.random.default_rng(task.seed)
+    explorer = _Explorer(settings=recipe.sampling, calculator=calculator, rng=rng)
+    if task.substrate is None:
+        return explorer.molecule(gas_molecule(task.molecule), task.kind)
+    if not task.facet:
+        return explorer.bulk(bulk_cell(task.substrate, rng), task.kind)
+    surface = slab(task.substrate, task.facet, task.size, recipe.vacuum_A, rng)
+    if task.molecule:
+        return explorer.adsorbate(surface, task.molecule, task.kind)
+    return explorer.clean(surface, task.kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Explorer:
+    settings: SamplingConfig
+    calculator: Calculator
+    rng: np.random.Generator
+
+    def molecule(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
+        """A gas molecule, not periodic."""
+        if kind == "gas-rattle":
+            for _ in range(2 * self.settings.rattled):
+                stretched = atoms.copy()
+                stretched.positions *= self.rng.uniform(0.88, 1.25)
+                yield self._evaluate(self._rattled(stretched), "rattle")
+            return
+        start = self._rattled(atoms)
+        start.positions[:] = start.positions @ random_rotation(self.rng).T
+        yield from self._relax(start, self.settings.relax_steps)
+        if kind == "gas-md":
+            yield from self._dynamics(start)
+
+    def bulk(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
+        """A crystal: an equation of state, strained and rattled cells, or hot atoms in a strained cell."""
+        if kind == "bulk-md":
+            big = atoms.repeat((2, 1, 1)) if len(atoms) < 8 else atoms
+            yield from self._dynamics(self._strained(big, self.settings.strain))
+            return
+        for scale in self.rng.uniform(0.95, 1.07, size=self.settings.rattled):
+            scaled = atoms.copy()
+            scaled.set_cell(atoms.cell * scale, scale_atoms=True)
+            yield self._evaluate(scaled, "strain")
+        for _ in range(self.settings.rattled):
+            yield self._evaluate(self._rattled(self._strained(atoms, 2 * self.settings.strain)), "strain")
+
+    def clean(self, surface: Atoms, kind: str) -> Iterator[Snapshot]:
+        """A slab without adsorbate."""
+        if kind == "slab-rattle":
+            yield self._evaluate(surface, "start")
+            for _ in range(self.settings.rattled):
+                yield self._evaluate(self._rattled(self._strained(surface, self.settings.strain)), "rattle")
+            return
+        start = self._rattled(self._maybe_strained(surface))
+        if kind == "slab-md":
+            yield from self._dynamics(start)
+        else:
+            yield from self._relax(start, self.settings.relax_steps)
+
+    def adsorbate(self, surface: Atoms, name: str, kind: str) -> Iterator[Snapshot]:
+        """An adsorbate on a slab, at a site drawn evenly among the kinds of site."""
+        surface = self._maybe_strained(surface)
+        site = self._site(surface)
+        for found in self._adsorbate(surface, name, kind, site):
+            yield Snapshot(atoms=found.atoms, how=found.how, site=site.kind, height=found.height)
+
+    def _adsorbate(self, surface: Atoms, name: str, kind: str, site: Site) -> Iterator[Snapshot]:
+        if kind == "curve":
+            yield from self._curve(surface, name, site)
+            return
+        start = place(surface, name, site, self.rng.uniform(-0.1, 0.4), 30.0, self.rng)
+        if kind == "rattle":
+            yield self._evaluate(start, "start")
+            for _ in range(self.settings.rattled + 1):
+                yield self._evaluate(self._rattled(start), "rattle")
+            return
+        start.rattle(0.02, rng=self.rng)
+        yield from self._relax(start, self.settings.relax_steps if kind == "relax" else 6)
+        if kind == "md":
+            yield from self._dynamics(start)
+            return
+        for _ in range(self.settings.rattled):
+            yield self._evaluate(self._rattled(start), "rattle")
+
+    def _curve(self, surface: Atoms, name: str, site: Site) -> Iterator[Snapshot]:
+        """Heights from inside contact to far above, at one orientation, over a slightly rattled slab."""
+        surface = surface.copy()
+        surface.rattle(self.rng.uniform(0, 0.05), rng=self.rng)
+        tilt = 30.0 if self.rng.random() < 0.6 else None
+        contact = place(surface, name, site, 0.0, tilt, self.rng)
+        low, high = self.settings.curve_height_A
+        # Squared uniform steps: denser near the surface, where the energy varies.
+        fractions = (np.arange(self.settings.curve_points) + self.rng.random()) / self.settings.curve_points
+        for fraction in fractions:
+            height = low + (high - low) * fraction**2
+            atoms = contact.copy()
+            atoms.positions[atoms.get_tags() == 2, 2] += height
+            found = self._evaluate(atoms, "curve")
+            yield Snapshot(atoms=found.atoms, how="curve", height=float(height))
+
+    def _site(self, surface: Atoms) -> Site:
+        found = sites(surface)
+        kinds = sorted({site.kind for site in found})
+        kind = kinds[self.rng.integers(len(kinds))]
+        same = [site for site in found if site.kind == kind]
+        return same[self.rng.integers(len(same))]
+
+    def _evaluate(self, atoms: Atoms, how: str) -> Snapshot:
+        atoms.calc = self.calculator
+        atoms.get_potential_energy()
+        atoms.get_forces(apply_constraint=False)
+        return Snapshot(atoms=atoms, how=how)
+
+    def _relax(self, atoms: Atoms, steps: int) -> Iterator[Snapshot]:
+        """Follow BFGS downhill; half of the slabs keep their lower half fixed, as users do."""
+        atoms.calc = self.calculator
+        if not atoms.pbc.all() and atoms.pbc.any() and self.rng.random() < 0.5:
+            z = atoms.positions[atoms.get_tags() < 2, 2]
+            atoms.set_constraint(FixAtoms(mask=atoms.positions[:, 2] < (z.min() + z.max()) / 2 - 0.1))
+        yield from self._kept(atoms, BFGS(atoms, logfile=None).irun(self.settings.relax_fmax, steps), "relax")
+        atoms.set_constraint()
+
+    def _dynamics(self, atoms: Atoms) -> Iterator[Snapshot]:
+        """A short, hot Langevin run with equal masses: light atoms then allow a long step, which saves calls."""
+        settings = self.settings
+        atoms = Atoms(atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc, tags=atoms.get_tags())
+        atoms.set_masses(np.full(len(atoms), _EQUAL_MASS_U))
+        atoms.calc = self.calculator
+        temperature = settings.md_temperatures_K[self.rng.integers(len(settings.md_temperatures_K))]
+        # Half of the kinetic energy soon is potential energy: start at twice the temperature.
+        spread = np.sqrt(_EQUAL_MASS_U * 2 * temperature * units.kB)
+        atoms.set_momenta(self.rng.normal(0, spread, size=(len(atoms), 3)))
+        run = Langevin(
+            atoms,
+            settings.md_timestep_fs * units.fs,
+            temperature_K=temperature,
+            friction=0.02 / units.fs,
+            fixcm=False,
+            rng=self.rng,
+            logfile=None,
+        )
+        yield from self._kept(atoms, run.irun(settings.md_steps), "md", stride=settings.md_stride)
+
+    def _kept(self, atoms: Atoms, steps: Iterator[object], how: str, stride: int = 1) -> Iterator[Snapshot]:
+        """Snapshots of a trajectory that differ from the last kept one, and its end."""
+        last = None
+        for number, _ in enumerate(steps):
+            forces = atoms.get_forces(apply_constraint=False)
+            if not np.isfinite(forces).all() or np.abs(forces).max() > _BROKEN_FORCE:
+                return
+            moved = np.inf if last is None else np.abs(atoms.positions - last).max()
+            if number % stride == 0 and moved > self.settings.min_change_A:
+                last = atoms.positions.copy()
+                yield Snapshot(atoms=atoms, how=how)
+        if last is not None and not np.array_equal(last, atoms.positions):
+            yield Snapshot(atoms=atoms, how=how)
+
+    def _rattled(self, atoms: Atoms) -> Atoms:
+        """A copy with Gaussian noise; bonds inside molecules are stiff and get half of it, plus a common shift."""
+        copy = atoms.copy()
+        copy.set_constraint()
+        low, high = self.settings.rattle_A
+        deviation = self.rng.uniform(low, high)
+        stiff = copy.get_tags() == 2
+        noise = self.rng.normal(0, deviation, size=(len(copy), 3))
+        noise[stiff] = 0.5 * noise[stiff] + self.rng.normal(0, deviation, size=3)
+        copy.positions += noise
+        return copy
+
+    def _strained(self, atoms: Atoms, size: float) -> Atoms:
+        """A copy under a random symmetric strain of the periodic directions."""
+        strain = self.rng.uniform(-size, size, size=(3, 3))
+        strain = (strain + strain.T) / 2
+        strain[~atoms.pbc] = 0.0
+        strain[:, ~atoms.pbc] = 0.0
+        copy = atoms.copy()
+        copy.set_cell(np.asarray(atoms.cell) @ (np.eye(3) + strain), scale_atoms=True)
+        return copy
+
+    def _maybe_strained(self, atoms: Atoms) -> Atoms:
+        return self._strained(atoms, self.settings.strain) if self.rng.random() < 0.5 else atoms.copy()
