@@ -5,7 +5,7 @@ imported potential gives their numbers for one structure per call.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from faenet_calc import elements
 from faenet_calc.config import (
+    Activation,
     AtomEmbeddingConfig,
     DecoderConfig,
     EnergyConfig,
@@ -56,8 +57,8 @@ def load_upstream(
     """A potential with the weights of upstream's FAENet.
 
     Args:
-        config: Upstream's constructor arguments (or the ``model`` section of an ocp config). Widths are read off the
-            weights.
+        config: Upstream's constructor arguments (or the ``model`` section of an ocp config). Widths, and choices that
+            are not given, are read off the weights; ``act`` is swish and ``skip_co`` none where nothing tells.
         state_dict: Upstream's weights as tensors or arrays; leading ``module.`` is removed from the keys.
         frame_averaging: Upstream's word: "" (none), "2D", "3D" or "DA".
         fa_method: Upstream's word: "" or "all", "det", "stochastic" ("random"), each also as "se3-…".
@@ -70,7 +71,8 @@ def load_upstream(
     weights = {_strip(key): torch.as_tensor(np.asarray(value) if not isinstance(value, Tensor) else value)
                for key, value in state_dict.items()}  # fmt: skip
     model = _model_config(config, weights)
-    forces = _choice(_FORCES, config.get("regress_forces"), "regress_forces")
+    regress = config.get("regress_forces", "direct" if model.decoder is not None else None)
+    forces = _choice(_FORCES, regress, "regress_forces")
     settings = PotentialConfig(
         model=model,
         frames=_frames_config(frame_averaging, fa_method),
@@ -82,7 +84,8 @@ def load_upstream(
         supported_elements=_embedded_elements(model, weights),
         name="imported FAENet",
     )
-    potential = Potential(settings)
+    with torch.random.fork_rng(devices=[]):
+        potential = Potential(settings)
     potential.model.to(weights["embed_block.lin.weight"].dtype)
     _load_weights(potential, weights)
     return potential.eval().requires_grad_(False)
@@ -118,15 +121,15 @@ def _model_config(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> M
         interactions=len(blocks),
         gaussians=len(offset),
         cutoff=float(config.get("cutoff", offset[-1])),
-        activation=config.get("act", "swish"),
+        activation=_choice({name: name for name in get_args(Activation)}, config.get("act") or "swish", "act"),
         envelope_power=0,
         message=_message(config, weights),
         edge_features="r_and_distance" if radial is not None else "r",
         split_filter=False,
         extra_layer="interaction_blocks.0.other_mlp.weight" in weights,
         graph_norm="interaction_blocks.0.graph_norm.weight" in weights,
-        jumping=_choice(_JUMPING, config.get("skip_co", "concat"), "skip_co"),
-        energy_weighting=_choice(_HEADS, config.get("energy_head"), "energy_head"),
+        jumping=_choice(_JUMPING, config.get("skip_co", _skip_of(weights)), "skip_co"),
+        energy_weighting=_choice(_HEADS, config.get("energy_head", _head_of(weights)), "energy_head"),
         atoms=_atoms_config(weights),
         decoder=_decoder(config, weights),
     )
@@ -134,13 +137,40 @@ def _model_config(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> M
 
 def _message(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
     """Our word for the message; the older "simple" and "sfarinet" are told apart by their weights."""
-    name = config.get("mp_type", "updownscale_base")
     geometric = weights.get("interaction_blocks.0.lin_geom.weight")
+    name = config.get("mp_type") or _message_of(weights)
     if name in ("simple", "sfarinet"):
         return "simple" if geometric is None else "edge_filter"
     if name not in _MESSAGES:
         raise InputError(f"mp_type={name!r} cannot be imported; known: {', '.join((*_MESSAGES, 'sfarinet'))}")
     return name
+
+
+def _message_of(weights: Mapping[str, Tensor]) -> str:
+    """Upstream's ``mp_type`` from the shapes of the first block."""
+    block = "interaction_blocks.0."
+    geometric, up = weights.get(block + "lin_geom.weight"), weights.get(block + "lin_up.weight")
+    if geometric is None:
+        return "simple"
+    filters = len(weights["embed_block.lin_e1.weight"]) + len(weights.get("embed_block.lin_e12.weight", ()))
+    if up is None:
+        return "simple" if geometric.shape[1] == filters else "base"
+    if up.shape[1] == 2 * filters:
+        return "updown_local_env"
+    return "updownscale" if geometric.shape[1] == filters else "updownscale_base"
+
+
+def _skip_of(weights: Mapping[str, Tensor]) -> str | None:
+    mixing = weights.get("mlp_skip_co.weight")
+    if mixing is None:
+        return None
+    return "concat" if len(mixing) == 1 else "concat_atom"
+
+
+def _head_of(weights: Mapping[str, Tensor]) -> str | None:
+    if "output_block.w_lin.weight" in weights:
+        return "weighted-av-final-embeds"
+    return "weighted-av-initial-embeds" if "w_lin.weight" in weights else None
 
 
 def _atoms_config(weights: Mapping[str, Tensor]) -> AtomEmbeddingConfig:
@@ -168,13 +198,14 @@ def _decoder(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Decode
     """The force head, its width read off the weights."""
     if not any(key.startswith("decoder.") for key in weights):
         return None
-    kind = config.get("force_decoder_type", "mlp")
     last = {
         "simple": "decoder.model.2",
         "mlp": "decoder.model.3",
         "res": "decoder.mlp_3.3",
         "res_updown": "decoder.mlp_4.3",
     }
+    fitting = [kind for kind, key in last.items() if f"{key}.weight" in weights]
+    kind = config.get("force_decoder_type") or (fitting[0] if fitting else None)
     if kind not in last or f"{last[kind]}.weight" not in weights:
         raise InputError(f"force_decoder_type={kind!r} does not fit the weights; known: {', '.join(last)}")
     norm_key = {"mlp": "decoder.model.1", "res": "decoder.mlp_1.1", "res_updown": "decoder.mlp_1.1"}.get(kind, "")
@@ -186,11 +217,12 @@ def _decoder(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Decode
     return DecoderConfig(kind=kind, channels=weights[f"{last[kind]}.weight"].shape[1], norm=norm)  # type: ignore[arg-type]
 
 
-def _frames_config(frame_averaging: str, fa_method: str) -> FramesConfig:
-    kinds = {"": "none", None: "none", "2D": "pca2d", "3D": "pca3d", "DA": "augment2d"}
+def _frames_config(frame_averaging: str | None, fa_method: str | None) -> FramesConfig:
+    kinds = {"": "none", None: "none", False: "none", "2D": "pca2d", "3D": "pca3d", "DA": "augment2d"}
     kind = _choice(kinds, frame_averaging, "frame_averaging")
-    proper = fa_method.startswith("se3")
-    method = fa_method.removeprefix("se3").removeprefix("-")
+    words = fa_method or ""
+    proper = words.startswith("se3")
+    method = words.removeprefix("se3").removeprefix("-")
     return FramesConfig(kind=kind, mode=_choice(_METHODS, method, "fa_method"), proper=proper, differentiable=False)
 
 
@@ -210,6 +242,11 @@ def _normalization(normalizers: Mapping[str, Any] | None) -> NormalizationConfig
     if unknown:
         raise InputError(f"normalizers has {sorted(unknown)}; known are target, grad_target and references")
     target, gradient = given.get("target") or {}, given.get("grad_target") or {}
+    if target.get("hof_stats"):
+        raise InputError(
+            "the energies of this checkpoint are ratios to summed heats of formation (hof_stats), which cannot be "
+            "undone by a scale and a shift; pass normalizers without hof_stats to have the network's own numbers"
+        )
     return NormalizationConfig(
         scale=float(target.get("std", 1.0)),
         shift=float(target.get("mean", 0.0)),

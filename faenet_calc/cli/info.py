@@ -1,0 +1,92 @@
+"""`faenet-calc info MODEL`: what a model is and what its numbers mean (L4)."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from faenet_calc.cli.options import verbosity_options
+
+if TYPE_CHECKING:
+    from faenet_calc.potential import Potential
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@verbosity_options
+def command(model: str | None, as_json: bool) -> None:
+    """Describe MODEL: a shipped name, a .safetensors file, or a .pt file of the original code (default: the default)."""
+    from faenet_calc import pretrained
+    from faenet_calc.checkpoint import load_potential
+
+    name = pretrained.default_name() if model is None else model
+    described = describe(load_potential(name, device="cpu"))
+    if as_json:
+        click.echo(json.dumps(described))
+        return
+    width = max(len(key) for key in described)
+    for key, value in described.items():
+        lines = value if isinstance(value, list) and key == "notes" else [_words(value)]
+        for number, line in enumerate(lines):
+            click.echo(f"{key.replace('_', ' ') if number == 0 else '':<{width}}  {line}")
+
+
+def describe(potential: "Potential") -> dict[str, Any]:
+    """A model in JSON values, by the names that ``info`` prints."""
+    from faenet_calc import elements, pretrained
+
+    config, metadata = potential.config, potential.metadata
+    extra = dict(metadata.get("extra", {}))
+    shipped = metadata.get("name")
+    frames = f"{config.frames.kind}, {config.frames.mode}" + (", rotations only" if config.frames.proper else "")
+    card = str(pretrained.card(shipped)) if shipped else extra.get("card")
+    return {
+        "model": shipped or config.name or metadata.get("path"),
+        "path": metadata.get("path"),
+        "sha256": metadata.get("sha256"),
+        "card": card,
+        "energy": config.energy.kind,
+        "energy_reference": config.energy.reference,
+        "level_of_theory": config.energy.level_of_theory,
+        "energy_unit": config.energy.unit,
+        "forces": config.forces,
+        "direct_forces_available": config.model.decoder is not None,
+        "cutoff_A": config.model.cutoff,
+        "max_neighbors": config.graph.max_neighbors,
+        "frames": frames,
+        "needs_tags": potential.needs_tags,
+        "deletes_subsurface_atoms": config.graph.rewiring == "remove-tag-0",
+        "parameters": sum(value.numel() for value in potential.parameters()),
+        "dtype": str(potential.dtype).removeprefix("torch."),
+        "supported_elements": [elements.symbol(z) for z in potential.supported_elements],
+        "trained_elements": [elements.symbol(z) for z in config.trained_elements],
+        "notes": _notes(potential, extra),
+        "extra": {key: value for key, value in extra.items() if key != "notes"},
+    }
+
+
+def _notes(potential: "Potential", extra: dict[str, Any]) -> list[str]:
+    """What a user of the numbers should know."""
+    notes = list(extra.get("notes", []))
+    if potential.config.graph.rewiring == "remove-tag-0" and not any("sub-surface" in note for note in notes):
+        notes.append("sub-surface atoms (tag 0) are deleted before the network; they get no forces")
+    if potential.config.forces == "none":
+        notes.append(
+            "trained on energies only: forces must be asked for with forces='gradient' and were never validated"
+        )
+    if potential.config.energy.kind == "relaxed-adsorption":
+        notes.append(
+            "the energy is that of the relaxed structure, predicted from the unrelaxed one; not for relaxations"
+        )
+    return notes
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "unknown"
+    if isinstance(value, dict):
+        return json.dumps(value) if value else "-"
+    return "-" if value is None else str(value)
