@@ -84,7 +84,7 @@ class Potential(nn.Module):
         if self.needs_tags and bool(((batch.tags < 0) | (batch.tags > 2)).any()):
             raise InputError(
                 f"tags {sorted(set(batch.tags.tolist()))} came with the atoms; this potential needs 0 (sub-surface), "
-                "1 (surface) or 2 (adsorbate). faenet_calc.convert.infer_tags makes them; FAENetCalculator does it itself"
+                "1 (surface) or 2 (adsorbate). FAENetCalculator infers them, as faenet_calc.convert.infer_tags does"
             )
         return batch
 

@@ -7,9 +7,12 @@ import pytest
 
 # DESIGN of the layers: a module may import its own layer and those below. "use" and "learn" are side by side.
 LAYERS = {
-    0: ("units", "elements", "config", "errors"),
+    0: ("units", "elements", "config", "presets", "errors"),
     1: ("graph", "neighbors", "convert", "tags", "frames", "lattice_frames", "pair_frames", "pca_frames"),
-    2: ("layers", "faenet", "potential", "checkpoint", "upstream", "pretrained", "testing"),
+    2: (
+        *("layers", "faenet", "prediction", "evaluation", "potential", "checkpoint", "upstream", "upstream_files"),
+        *("pretrained", "testing", "selfcheck"),
+    ),
     3: (
         *("calculator", "members", "committee", "graph_source", "batches", "answer_checks", "net_force"),
         *("foreign_keywords", "drivers", "training"),

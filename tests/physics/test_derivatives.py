@@ -1,0 +1,102 @@
+"""Forces and stress are the derivatives of the energy, frames included, everywhere that is difficult."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import molecule
+
+from faenet_calc import testing
+from faenet_calc.config import FramesConfig
+
+STRUCTURES = testing.structures()
+
+
+def bent(name, size, seed=0):
+    atoms = molecule(name)
+    atoms.positions += np.random.default_rng(seed).normal(scale=size, size=atoms.positions.shape)
+    return atoms
+
+
+NEAR_DEGENERACY = {
+    "CH4 1e-5 Å from tetrahedral": bent("CH4", 1e-5),
+    "C6H6 1e-6 Å from six-fold": bent("C6H6", 1e-6),
+    "CO2 almost linear": bent("CO2", 1e-4),
+    "CO2 bent": bent("CO2", 0.05),
+    "C2H2 almost linear": bent("C2H2", 1e-3),
+    "NH3 distorted": bent("NH3", 0.02),
+    "linear HCN": molecule("HCN"),
+}
+AT_THE_CUTOFF = {
+    "neighbour inside the cutoff": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.4, 0], [5.0 - 5e-5, 0, 0]]),
+    "neighbour outside the cutoff": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.4, 0], [5.0 + 5e-5, 0, 0]]),
+}
+WIRE = {"wire": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.3, 0.2], [2.9, -1.0, 0.4]], cell=[4.0, 10, 10], pbc=[1, 0, 0])}
+ALL = STRUCTURES | NEAR_DEGENERACY | AT_THE_CUTOFF | WIRE
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_forces_and_stress_are_derivatives(modern, name):
+    testing.assert_conservative(modern, ALL[name], forces=1e-6, stress=1e-7)
+
+
+def test_fixed_paper_frames_are_not_conservative(paper_network):
+    potential = testing.scaled(paper_network, 100.0)
+    assert testing.force_deviation(potential, molecule("CH3CH2OH")) > 1e-3
+
+
+def test_differentiable_paper_frames_are_conservative_away_from_degeneracy(paper_frames):
+    assert testing.force_deviation(paper_frames, molecule("CH3CH2OH")) < 1e-6
+
+
+def test_assert_conservative_can_fail(paper_network):
+    with pytest.raises(AssertionError, match="forces differ"):
+        testing.assert_conservative(testing.scaled(paper_network, 100.0), molecule("CH3CH2OH"))
+
+
+@pytest.mark.parametrize("name", ["HCN", "CO2", "C2H2"])
+def test_energy_is_continuous_at_the_linear_geometry(modern, name):
+    """Central differences are even in the bend and cannot see a jump there; energies can."""
+    straight = molecule(name)
+    energies = []
+    for size in (0.0, 1e-8, 1e-6, 1e-5, 1e-4):
+        atoms = straight.copy()
+        atoms.positions[0, 0] += size
+        energies.append(float(modern.predict(atoms, ("energy",)).energy[0]))
+    assert np.ptp(energies) < 1e-5
+
+
+def test_spread_of_forces_vanishes_only_for_symmetric_frames(modern):
+    properties = ("energy", "forces", "energy_frame_std", "forces_frame_std")
+    rough = modern.predict(STRUCTURES["Cu(111)+CO"], properties)
+    atom = modern.predict(STRUCTURES["Cu atom"], properties)
+    assert float(rough.energy_frame_std[0]) > 1e-3
+    assert float(rough.forces_frame_std.max()) > 1e-3
+    assert float(atom.energy_frame_std[0]) == 0.0
+
+
+def test_force_spread_is_that_of_single_frames(modern):
+    """Against the definition: the network without frames on the crystal turned into each of its eight frames."""
+    atoms = STRUCTURES["Pt(211)+OH"]
+    bare = testing.scaled(modern, 1.0)
+    bare.config = dataclasses.replace(modern.config, frames=FramesConfig(kind="none"))
+    singles = []
+    for signs in itertools.product([1.0, -1.0], repeat=3):
+        frame = lattice_axes(atoms) @ np.diag(signs)
+        _, forces = testing.energy_and_forces(bare, testing.turned(atoms, frame))
+        singles.append(forces @ frame.T)
+    deviation = np.stack(singles) - np.mean(singles, axis=0)
+    expected = np.sqrt((deviation**2).sum(axis=2).mean(axis=0))
+    found = modern.predict(atoms, ("forces", "forces_frame_std"))
+    assert found.forces.numpy() == pytest.approx(np.mean(singles, axis=0), abs=1e-10)
+    assert found.forces_frame_std.numpy() == pytest.approx(expected, rel=1e-6)
+
+
+def lattice_axes(atoms):
+    first, second = atoms.cell.array[:2]
+    e1 = first / np.linalg.norm(first)
+    normal = np.cross(first, second)
+    e3 = normal / np.linalg.norm(normal)
+    return np.stack([e1, np.cross(e3, e1), e3], axis=1)
