@@ -1,8 +1,8 @@
 """Files of the original FAENet code (L2, used by ``checkpoint.py`` and ``faenet-calc convert``): .pt -> Potential.
 
 Reads state dicts saved from PyPI ``faenet`` and checkpoints of the RolnickLab/ocp trainer of all generations. They are
-pickles; torch's restricted unpickler reads them, which builds tensors, plain containers and the few harmless types listed
-below, and runs no code of the file unless ``trust_pickle`` is given.
+pickles; torch's restricted unpickler reads them, which builds tensors, plain containers and the few harmless types
+listed below, and runs no code of the file unless ``trust_pickle`` is given.
 """
 
 import argparse

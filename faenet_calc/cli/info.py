@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @verbosity_options
 def command(model: str | None, as_json: bool) -> None:
-    """Describe MODEL: a shipped name, a .safetensors file, or a .pt file of the original code (default: the default)."""
+    """Describe MODEL: a shipped name, a .safetensors file, or a .pt file of the original code (else the default)."""
     from faenet_calc import pretrained
     from faenet_calc.checkpoint import load_potential
 

@@ -1,6 +1,7 @@
 """`faenet-calc models`: the shipped models (L4)."""
 
 import json
+from typing import Any
 
 import click
 
@@ -15,7 +16,7 @@ def command(as_json: bool) -> None:
     """List the shipped models; a star marks the default."""
     shipped = pretrained.names()
     default = pretrained.default_name() if shipped else None
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in shipped:
         file = pretrained.path(name)
         rows.append(
