@@ -5,6 +5,7 @@ Nothing here looks at values, and no constraint is applied to forces.
 """
 
 import glob
+import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import ase.io
 import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.io.formats import UnknownFileTypeError, filetype
+from ase.io.formats import UnknownFileTypeError, filetype, open_with_compression
 from tqdm import tqdm
 
 from faenet_calc.errors import InputError
@@ -138,7 +139,12 @@ def _read_with_ase(path: Path) -> Iterator[Record]:
         if kind in _DATABASE_FORMATS:
             yield from _read_database(path)
             return
-        for index, atoms in enumerate(ase.io.iread(str(path), index=":", format=kind)):
+        source: Any = str(path)
+        if kind == "extxyz" and path.suffix in COMPRESSED:
+            # The reader jumps back to each block, and every jump back in a compressed file decompresses it anew.
+            with open_with_compression(str(path), "r") as stream:
+                source = io.StringIO(stream.read())
+        for index, atoms in enumerate(ase.io.iread(source, index=":", format=kind)):
             yield _record_of(atoms, path, index)
     except UnknownFileTypeError as error:
         raise InputError(f"{path}: the format is not known to ASE ({error}); convert it to extxyz first") from error
@@ -177,11 +183,11 @@ def _read_pickled_lmdb(path: Path) -> Iterator[Record]:
     _need("lmdb", path, "lmdb")
     import lmdb
 
-    options = {"subdir": path.is_dir(), "readonly": True, "lock": False, "readahead": False, "max_readers": 1}
-    with lmdb.open(str(path), **options) as environment, environment.begin() as transaction:
+    environment = lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False, max_readers=1)
+    with environment, environment.begin() as transaction:
         keys = [key for key in transaction.cursor().iternext(keys=True, values=False) if key.isdigit()]
         for index, key in enumerate(sorted(keys, key=int)):
-            yield _record_of_fields(_fields(pickle.loads(transaction.get(key)), path, index), path, index)
+            yield _record_of_fields(_fields(pickle.loads(transaction.get(key) or b""), path, index), path, index)
 
 
 def _fields(item: Any, path: Path, index: int) -> dict[str, Any]:
