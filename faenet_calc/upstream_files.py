@@ -41,8 +41,11 @@ QM7X_REFERENCES = {
 _ADSORPTION = "clean slab plus adsorbate from N2, H2O, CO and H2 in the gas phase (the zero of {data})"
 
 
-class _PlainDict(dict[Any, Any]):
-    """Stands in for dictionary classes of upstream's tools, whose code is not needed."""
+class _PlainDict:
+    """Stands in for dictionary classes whose code is not needed: making one gives an empty ordered dictionary."""
+
+    def __new__(cls, *arguments: Any) -> Any:
+        return collections.OrderedDict()
 
 
 def read_upstream(
@@ -137,14 +140,8 @@ def _harmless() -> list[Any]:
         *{type(np.dtype(kind)) for kind in kinds},
         *{np.dtype(kind).type for kind in kinds},
     ]
-    plain = [
-        collections.OrderedDict,
-        collections.defaultdict,
-        argparse.Namespace,
-        datetime.datetime,
-        datetime.timedelta,
-    ]
-    return [*paths, *arrays, *plain, (_PlainDict, "minydra.dict.MinyDict")]
+    others = [(_PlainDict, "minydra.dict.MinyDict"), argparse.Namespace, datetime.datetime, datetime.timedelta]
+    return [*paths, *arrays, *others]
 
 
 def _unpickle(file: Path, trust_pickle: bool) -> Any:
@@ -157,7 +154,7 @@ def _unpickle(file: Path, trust_pickle: bool) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         _refuse(file, error)
-    except (RuntimeError, EOFError, ValueError, ImportError, AttributeError) as error:
+    except Exception as error:  # torch raises all kinds of errors on files that are not its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
             f"{file} cannot be read as a torch file ({reason}); it is damaged or of another kind"
@@ -166,15 +163,18 @@ def _unpickle(file: Path, trust_pickle: bool) -> Any:
 
 def _refuse(file: Path, error: pickle.UnpicklingError) -> NoReturn:
     """Say which foreign object stopped the restricted reading."""
-    found = re.search(r"(?:GLOBAL|global) `?([\w.]+\.\w+)`?|function `?([\w.]+\.\w+)`?", str(error))
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
     if found is None:
+        told = re.search(r"Unpickler error:\s*(.*)", str(error))
+        reason = told.group(1).strip() if told else str(error).splitlines()[0]
         raise InputError(
-            f"{file} is not a file that torch.save wrote, or it is damaged ({str(error).splitlines()[0]})"
+            f"{file} is damaged, not written by torch.save, or holds things that cannot be read safely ({reason}); if it "
+            "is whole and you trust where it comes from, use `faenet-calc convert --trust-pickle`"
         ) from error
     raise InputError(
-        f"{file} holds an object of {found.group(1) or found.group(2)}, which would run code of the file or of another "
-        "package when read; nothing was run. If you trust where the file comes from, use `faenet-calc convert "
-        "--trust-pickle`, which lets it run"
+        f"{file} holds an object of {found.group(1)}, which could run code of the file or of another package; "
+        "nothing was run. If you trust where the file comes from, use `faenet-calc convert --trust-pickle`, which lets "
+        "it run"
     ) from error
 
 
