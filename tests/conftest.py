@@ -44,3 +44,11 @@ def _reproducible() -> None:
     if torch is not None:
         torch.set_num_threads(1)
         torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def emt_potential():
+    """A conservative potential with sensible minima: copper of EMT, float64 (see emt_potential.py)."""
+    from faenet_calc.checkpoint import load_potential
+
+    return load_potential(REPOSITORY / "tests" / "data" / "emt-copper.safetensors", device="cpu", dtype="float64")

@@ -1,0 +1,82 @@
+"""What does one calculator step cost, and where does the time go?
+
+    python benchmarks/calculator_step.py [--steps 50]
+
+A 40-atom Cu(111) slab moved a little at every step, one thread. Rows are JSON: benchmark, case, metric, value, unit.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import fcc111
+
+from faenet_calc import FAENetCalculator, build_potential
+
+
+def row(case: str, metric: str, value: float, unit: str) -> None:
+    """Print one result."""
+    print(json.dumps({"benchmark": "calculator_step", "case": case, "metric": metric, "value": value, "unit": unit}))
+
+
+def slab() -> Atoms:
+    """40 atoms: 2 × 5 × 4."""
+    return fcc111("Cu", (2, 5, 4), a=3.61, vacuum=6.0, orthogonal=False)
+
+
+def median_ms(call: Callable[[], object], repeats: int) -> float:
+    """Median CPU time of a call (ms): the machine may be busy, and there is one thread."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return 1e3 * float(np.median(times))
+
+
+def measure(frames: str, steps: int) -> None:
+    """Time whole steps and their parts."""
+    atoms, rng = slab(), np.random.default_rng(0)
+    calc = FAENetCalculator(build_potential("modern-s"), frames=frames, device="cpu")
+    atoms.calc = calc
+    start = atoms.positions.copy()
+
+    def move() -> None:
+        atoms.positions = start + rng.normal(scale=0.01, size=start.shape)
+
+    def step(what: str) -> None:
+        move()
+        calc.get_property(what, atoms)
+
+    case = f"modern-s, 40 atoms, frames={frames}"
+    atoms.get_forces()
+    for what in ("energy", "forces", "stress"):
+        row(case, f"step ({what})", median_ms(lambda what=what: step(what), steps), "ms")
+    source, committee, potential = calc.source, calc.committee, calc.committee.members[0]
+    graphs = source.graphs(atoms, reuse=True)
+    (graph,) = graphs.values()
+    row(case, "edges", graph.n_edges, "")
+    row(case, "graph, skin", median_ms(lambda: source.graphs(atoms, reuse=True), steps), "ms")
+    row(case, "graph, rebuilt", median_ms(lambda: source.graphs(atoms, reuse=False), steps), "ms")
+    row(case, "copy of atoms", median_ms(atoms.copy, steps), "ms")
+    row(case, "check of state", median_ms(lambda: calc.check_state(atoms), steps), "ms")
+    row(case, "committee (forces)", median_ms(lambda: committee.evaluate(graphs, ["forces"]), steps), "ms")
+    row(case, "potential.evaluate (forces)", median_ms(lambda: potential.evaluate(graph), steps), "ms")
+
+
+def main() -> None:
+    """Run both frame settings."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=50)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for frames in ("one", "all"):
+        measure(frames, arguments.steps)
+
+
+if __name__ == "__main__":
+    main()
