@@ -149,7 +149,8 @@ def _map(path: Path, kind: str, columns: int) -> NDArray[Any]:
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         flat: NDArray[Any] = np.empty(0, dtype=kind)
     else:
-        flat = np.memmap(path, dtype=kind, mode="r")
+        # A plain view: slices of np.memmap itself cost several times as much.
+        flat = np.asarray(np.memmap(path, dtype=kind, mode="r"))
     return flat if columns == 1 else flat.reshape(-1, columns)
 
 

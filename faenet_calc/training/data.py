@@ -20,6 +20,9 @@ from torch import Tensor
 from faenet_calc.errors import InputError
 from faenet_calc.graph import AtomGraph
 from faenet_calc.training.cache import META, Arrays, CacheSettings, open_arrays, open_cache
+from faenet_calc.training.splits import Split, split_dataset
+
+__all__ = ["GraphDataset", "LabelledBatch", "LabelledGraph", "Split", "collate", "open_dataset", "split_dataset"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,12 +183,12 @@ class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
             shift=_tensor(data["shift"][edges], np.int64),
         )
         energy = float(data["energy"][index])
-        forces, stress = _tensor(data["forces"][atoms]), _tensor(data["stress"][index]).reshape(3, 3)
+        forces, stress = data["forces"][atoms], data["stress"][index]
         return LabelledGraph(
             graph=graph,
             energy=None if np.isnan(energy) else energy,
-            forces=None if bool(forces.isnan().all()) else forces,
-            stress=None if bool(stress.isnan().all()) else stress,
+            forces=None if np.isnan(forces).all() else _tensor(forces),
+            stress=None if np.isnan(stress).all() else _tensor(stress).reshape(3, 3),
             free=_tensor(data["free"][atoms]),
             index=index,
             info=self.info(index),
