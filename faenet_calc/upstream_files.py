@@ -168,8 +168,8 @@ def _refuse(file: Path, error: pickle.UnpicklingError) -> NoReturn:
         told = re.search(r"Unpickler error:\s*(.*)", str(error))
         reason = told.group(1).strip() if told else str(error).splitlines()[0]
         raise InputError(
-            f"{file} is damaged, not written by torch.save, or holds things that cannot be read safely ({reason}); if it "
-            "is whole and you trust where it comes from, use `faenet-calc convert --trust-pickle`"
+            f"{file} is damaged, not written by torch.save, or holds things that cannot be read safely ({reason}); if "
+            "it is whole and you trust where it comes from, use `faenet-calc convert --trust-pickle`"
         ) from error
     raise InputError(
         f"{file} holds an object of {found.group(1)}, which could run code of the file or of another package; "

@@ -378,6 +378,15 @@ def test_harmless_types_of_upstream_tools(tmp_path, golden, slab, monkeypatch):
     _assert_golden(read_upstream(path), golden, slab)
 
 
+def test_numpy_scalars_of_numpy_1(tmp_path, golden, slab):
+    """Older files name numpy's functions by their old module; lines of a legacy pickle can be changed in place."""
+    path = _save(tmp_path, _checkpoint(golden), _use_new_zipfile_serialization=False)
+    data = path.read_bytes()
+    assert data.count(b"cnumpy._core.multiarray\n") >= 2
+    path.write_bytes(data.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n"))
+    _assert_golden(read_upstream(path), golden, slab)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
