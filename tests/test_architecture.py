@@ -15,7 +15,7 @@ LAYERS = {
     ),
     3: (
         *("calculator", "members", "committee", "graph_source", "batches", "answer_checks", "net_force"),
-        *("foreign_keywords", "drivers", "training"),
+        *("foreign_keywords", "reading", "writing", "drivers", "training"),
     ),
     4: ("cli", "reports", "__main__"),
 }

@@ -1,0 +1,183 @@
+"""relax(): the minimum, the result, files, failures."""
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import fcc111, molecule
+from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.emt import EMT
+from ase.filters import FrechetCellFilter
+from ase.io import read
+from ase.optimize import BFGS
+
+from faenet_calc.drivers import relax
+from faenet_calc.drivers.relax import OPTIMIZERS
+from faenet_calc.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The minimum of the `slab` fixture by ASE alone."""
+    from ase.build import add_adsorbate
+    from ase.constraints import FixAtoms
+
+    atoms = fcc111("Cu", (2, 2, 3), vacuum=8.0)
+    add_adsorbate(atoms, molecule("CO"), 2.0, "ontop", mol_index=1)
+    atoms.set_constraint(FixAtoms(mask=atoms.get_tags() >= 2))
+    atoms.calc = EMT()
+    assert BFGS(atoms, logfile=None).run(fmax=0.001, steps=500)
+    return atoms
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_finds_the_minimum(slab, reference, optimizer):
+    result = relax(slab, EMT(), optimizer=optimizer, fmax=0.005, steps=2000)
+    assert result.converged and result.error is None
+    assert result.fmax <= 0.005 and result.n_steps > 0 and result.wall_s > 0
+    assert result.energy == pytest.approx(reference.get_potential_energy(), abs=1e-3)
+    assert np.abs(result.atoms.positions - reference.positions).max() < 0.01
+
+
+def test_the_input_is_left_alone(slab):
+    before = slab.copy()
+    result = relax(slab, EMT(), steps=3)
+    assert np.array_equal(slab.positions, before.positions) and slab.calc is None
+    assert result.atoms is not slab and result.n_steps == 3 and not result.converged
+    moved = np.abs(result.atoms.positions - before.positions).max(axis=1)
+    assert moved[-1] > 0 and (moved[:8] == 0).all(), "fixed layers stay"
+    assert result.atoms.info == before.info
+
+
+def test_the_result_carries_energy_and_forces(slab):
+    result = relax(slab, EMT())
+    assert result.atoms.get_potential_energy() == result.energy
+    again = result.atoms.copy()
+    again.calc = EMT()
+    assert again.get_potential_energy() == pytest.approx(result.energy, abs=1e-10)
+    assert np.linalg.norm(again.get_forces(), axis=1).max() == pytest.approx(result.fmax, abs=1e-9)
+    assert result.anomalies == ()
+
+
+def test_the_calculator_of_the_atoms_is_used(slab):
+    slab.calc = EMT()
+    assert relax(slab).converged
+    assert isinstance(slab.calc, EMT)
+
+
+def test_the_cell_relaxes(crystal):
+    reference = crystal.copy()
+    reference.calc = EMT()
+    BFGS(FrechetCellFilter(reference), logfile=None).run(fmax=0.001)
+    result = relax(crystal, EMT(), relax_cell=True, fmax=0.001)
+    assert result.converged
+    assert result.energy == pytest.approx(reference.get_potential_energy(), abs=1e-5)
+    assert result.atoms.cell.lengths() == pytest.approx([3.59] * 3, abs=0.01)
+    assert np.abs(result.atoms.get_stress()).max() < 1e-3
+    pressed = relax(crystal, EMT(), relax_cell=True, fmax=0.001, pressure_GPa=10.0)
+    assert pressed.atoms.get_volume() < 0.96 * result.atoms.get_volume()
+    assert -pressed.atoms.get_stress()[:3].mean() / 0.0062415 == pytest.approx(10.0, rel=0.02)
+
+
+def test_only_periodic_directions_of_the_cell_relax():
+    slab = fcc111("Cu", (1, 1, 3), a=3.7, vacuum=8.0)
+    slab.pbc = [True, True, False]
+    result = relax(slab, EMT(), relax_cell=True, fmax=0.01)
+    assert result.converged
+    assert np.array_equal(result.atoms.cell[2], slab.cell[2])
+    assert result.atoms.cell.lengths()[0] < slab.cell.lengths()[0] - 0.03
+
+
+def test_trajectory_and_log(slab, tmp_path):
+    result = relax(slab, EMT(), trajectory=tmp_path / "run.traj", logfile=tmp_path / "run.log")
+    snapshots = read(tmp_path / "run.traj", ":")
+    assert len(snapshots) == result.n_steps + 1
+    assert np.array_equal(snapshots[0].positions, slab.positions)
+    assert np.array_equal(snapshots[-1].positions, result.atoms.positions)
+    assert snapshots[-1].get_potential_energy() == result.energy
+    assert len((tmp_path / "run.log").read_text().splitlines()) == result.n_steps + 2
+
+
+def test_an_existing_trajectory_is_refused_or_replaced(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    relax(slab, EMT(), steps=2, trajectory=path)
+    content = path.read_bytes()
+    with pytest.raises(InputError, match=r"run\.traj exists; resume=True goes on from it and overwrite=True"):
+        relax(slab, EMT(), steps=2, trajectory=path)
+    assert path.read_bytes() == content
+    relax(slab, EMT(), steps=4, trajectory=path, overwrite=True)
+    assert len(read(path, ":")) == 5
+
+
+class Failing(EMT):
+    """EMT that fails, or returns NaN, after some calculations."""
+
+    def __init__(self, after: int, how: str) -> None:
+        super().__init__()
+        self.left, self.how = after, how
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        self.left -= 1
+        if self.left < 0:
+            if self.how == "nan":
+                self.results["forces"] = np.full((len(atoms), 3), np.nan)
+            else:
+                raise InputError("atoms 3 and 5 overlap")
+
+
+@pytest.mark.parametrize(("how", "words"), [("nan", "not all finite"), ("raise", "atoms 3 and 5 overlap")])
+def test_a_failure_on_the_way_is_reported_with_the_last_good_structure(slab, tmp_path, how, words):
+    result = relax(slab, Failing(4, how), trajectory=tmp_path / "run.traj")
+    assert not result.converged and words in result.error and "step 4 failed" in result.error
+    assert result.n_steps == 3 and np.isfinite(result.energy)
+    reference = relax(slab, EMT(), steps=3)
+    assert np.array_equal(result.atoms.positions, reference.atoms.positions)
+    assert len(read(tmp_path / "run.traj", ":")) == 4
+    resumed = relax(slab, EMT(), trajectory=tmp_path / "run.traj", resume=True)
+    assert resumed.converged and resumed.n_steps > 3
+
+
+def test_a_failure_at_the_start_is_raised(slab):
+    with pytest.raises(InputError, match="atoms 3 and 5 overlap"):
+        relax(slab, Failing(0, "raise"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"optimizer": "LBFSG"}, r"'LBFSG' is unknown \(did you mean LBFGS\?\); choose from BFGS, .*MDMin"),
+        ({"fmax": 0.0}, "expected fmax > 0"),
+        ({"steps": -1}, "steps >= 0"),
+        ({"relax_cell": [True, False]}, "six"),
+        ({"pressure_GPa": 1.0}, "without relax_cell"),
+        ({"resume": True}, "needs the trajectory"),
+        ({"trajectory": "run.extxyz"}, r"ends in \.traj"),
+        ({"trajectory": "absent/run.traj"}, "folder absent does not exist"),
+    ],
+)
+def test_wrong_arguments(slab, arguments, words):
+    with pytest.raises(InputError, match=words):
+        relax(slab, EMT(), **arguments)
+
+
+def test_wrong_structures(slab):
+    with pytest.raises(InputError, match="no atoms"):
+        relax(Atoms(), EMT())
+    with pytest.raises(InputError, match=r"expected ase\.Atoms"):
+        relax([slab], EMT())
+    with pytest.raises(InputError, match="expected an ASE calculator"):
+        relax(slab)
+    with pytest.raises(InputError, match="periodic structure"):
+        relax(molecule("CO"), EMT(), relax_cell=True)
+
+
+def test_calculators_are_only_asked_for_what_is_needed(slab):
+    asked = set()
+
+    class Counting(EMT):
+        def get_property(self, name, atoms=None, allow_calculation=True):
+            asked.add(name)
+            return Calculator.get_property(self, name, atoms, allow_calculation)
+
+    relax(slab, Counting(), steps=2)
+    assert asked <= {"energy", "free_energy", "forces"}

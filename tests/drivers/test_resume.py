@@ -1,0 +1,197 @@
+"""Runs that were killed: the trajectory is readable and the run goes on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.build import molecule
+from ase.calculators.calculator import all_changes
+from ase.calculators.emt import EMT
+from ase.io import read
+from ase.io.trajectory import TrajectoryWriter
+
+from faenet_calc.drivers import relax, run_md
+from faenet_calc.drivers.trajectory import read_snapshots
+from faenet_calc.errors import InputError
+
+
+class FreshEMT(EMT):
+    """EMT without memory: its neighbour list, whose order decides the last bits, is built anew every time."""
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, all_changes)
+
+
+# Imports once, then starts copies of itself that do the work, and kills all but the last after random times.
+KILLER = """
+import os, random, signal, sys, time
+from faenet_calc.drivers.trajectory import read_snapshots
+from ase.io import read
+sys.path.insert(0, sys.argv[1])
+from test_resume import work
+
+def start():
+    child = os.fork()
+    if child == 0:
+        work(sys.argv[2], read(sys.argv[3]), sys.argv[4])
+        os._exit(0)
+    return child
+
+dice, n_killed = random.Random(int(sys.argv[5])), 0
+for _ in range(8):
+    child = start()
+    time.sleep(dice.uniform(0.0, float(sys.argv[6])))
+    os.kill(child, signal.SIGKILL)
+    n_killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    if os.path.exists(sys.argv[4]) and os.path.getsize(sys.argv[4]):
+        print(len(read_snapshots(sys.argv[4])))
+assert os.waitpid(start(), 0)[1] == 0
+print(n_killed)
+"""
+
+
+def work(kind, atoms, path):
+    """What the killed processes do. MDMin takes many steps, so that a kill can fall anywhere."""
+    if kind == "relax":
+        relax(atoms, FreshEMT(), optimizer="MDMin", fmax=0.003, steps=5000, trajectory=path, resume=True)
+    else:
+        run_md(atoms, FreshEMT(), ensemble="nve", steps=150, interval=3, trajectory=path, resume=True)
+
+
+def kill_again_and_again(kind, atoms, folder, *, seed, longest):
+    """(trajectory, numbers of snapshots after each kill, number of kills)."""
+    start, path = folder / "start.traj", folder / "run.traj"
+    atoms.write(start)
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", KILLER, here, kind, str(start), str(path), str(seed), str(longest)]
+    *counts, n_killed = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    return path, counts, n_killed
+
+
+def test_relaxation_killed_at_random_moments_is_finished_by_the_same_call(slab, tmp_path):
+    path, counts, n_killed = kill_again_and_again("relax", slab, tmp_path, seed=0, longest=0.15)
+    assert n_killed >= 3, "the run was over before it could be killed"
+    assert counts == sorted(counts), "steps were lost"
+    straight = relax(slab, EMT(), fmax=0.003, steps=5000)
+    snapshots = read(path, ":")
+    assert snapshots[-1].get_potential_energy() == pytest.approx(straight.energy, abs=1e-4)
+    assert np.abs(snapshots[-1].positions - straight.atoms.positions).max() < 0.01
+    assert [s.info["faenet_calc_step"] for s in snapshots] == list(range(len(snapshots))), "every step once"
+
+
+def test_dynamics_killed_at_random_moments_goes_on_exactly(slab, tmp_path):
+    path, counts, n_killed = kill_again_and_again("md", slab, tmp_path, seed=1, longest=0.2)
+    assert n_killed >= 3 and counts == sorted(counts)
+    straight = run_md(slab, FreshEMT(), ensemble="nve", steps=150)
+    final = read(path)
+    assert np.array_equal(final.positions, straight.atoms.positions)
+    assert np.array_equal(final.get_momenta(), straight.atoms.get_momenta())
+
+
+def test_steps_are_counted_over_all_calls(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    first = relax(slab, EMT(), steps=3, fmax=1e-4, trajectory=path)
+    again = relax(slab, EMT(), steps=3, fmax=1e-4, trajectory=path, resume=True)
+    assert first.n_steps == again.n_steps == 3 and len(read(path, ":")) == 4
+    assert again.energy == pytest.approx(first.energy, abs=1e-12)
+    further = relax(slab, EMT(), steps=7, fmax=1e-4, trajectory=path, resume=True)
+    assert further.n_steps == 7 and len(read(path, ":")) == 8
+
+
+def test_a_converged_run_is_not_continued(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    first = relax(slab, EMT(), trajectory=path)
+    again = relax(slab, EMT(), trajectory=path, resume=True)
+    assert again.converged and again.n_steps == first.n_steps
+    assert again.energy == pytest.approx(first.energy, abs=1e-12)
+
+
+def test_anomalies_are_of_the_whole_run(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    relax(slab, EMT(), steps=2, trajectory=path)
+    gone = read(path)
+    gone.positions[-2:] += [0, 0, 4.0]
+    with TrajectoryWriter(path, "a") as writer:
+        writer.write(gone)
+    result = relax(slab, EMT(), steps=2, trajectory=path, resume=True)
+    assert result.anomalies == ("desorbed",)
+
+
+def test_a_trajectory_cut_anywhere_is_mended(slab, tmp_path):
+    whole = tmp_path / "whole.traj"
+    relax(slab, EMT(), steps=8, fmax=1e-4, trajectory=whole)
+    content = whole.read_bytes()
+    n_whole = len(read(whole, ":"))
+    counts = []
+    for n_bytes in np.linspace(len(content) // 2, len(content) - 1, 12).astype(int):
+        cut = tmp_path / f"cut-{n_bytes}.traj"
+        cut.write_bytes(content[:n_bytes])
+        good = read_snapshots(cut)
+        counts.append(len(good))
+        result = relax(slab, EMT(), fmax=0.05, trajectory=cut, resume=True)
+        mended = read(cut, ":")
+        assert result.converged and len(mended) == result.n_steps + 1 >= len(good)
+        for a, b in zip(good, mended, strict=False):
+            assert np.array_equal(a.positions, b.positions)
+    assert counts == sorted(counts) and 2 <= counts[0] < counts[-1] == n_whole - 1
+
+
+@pytest.mark.parametrize("content", [b"", b"- of Ulm", None])
+def test_a_run_killed_before_its_first_snapshot_starts_again(slab, tmp_path, content):
+    path = tmp_path / "run.traj"
+    if content is None:
+        relax(slab, EMT(), steps=0, trajectory=path)
+        head = bytearray(path.read_bytes()[:200])
+        head[32:40] = bytes(8)  # no snapshot was counted yet
+        content = bytes(head)
+    path.write_bytes(content)
+    result = relax(slab, EMT(), steps=2, trajectory=path, resume=True)
+    assert result.n_steps == 2 and len(read(path, ":")) == 3
+
+
+def test_other_files_are_not_taken_for_trajectories(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    path.write_text("notes of a whole summer, which nobody wants to lose, certainly not to a relaxation")
+    with pytest.raises(InputError, match="not a readable ASE trajectory"):
+        relax(slab, EMT(), trajectory=path, resume=True)
+    assert path.read_text().startswith("notes")
+
+
+def test_trajectories_of_other_systems_are_refused(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    relax(molecule("CO"), EMT(), steps=1, trajectory=path)
+    with pytest.raises(InputError, match=r"is of .* not of"):
+        relax(slab, EMT(), trajectory=path, resume=True)
+
+
+def run_twice(slab, tmp_path, ensemble, calc=FreshEMT):
+    arguments = {"ensemble": ensemble, "timestep_fs": 2.0, "temperature_K": 400.0, "seed": 7, "interval": 20}
+    straight = run_md(slab, calc(), steps=200, trajectory=tmp_path / "straight.traj", **arguments)
+    path = tmp_path / "halves.traj"
+    run_md(slab, calc(), steps=100, trajectory=path, **arguments)
+    resumed = run_md(slab, calc(), steps=200, trajectory=path, resume=True, **arguments)
+    assert resumed.n_steps == straight.n_steps == 200
+    return straight, resumed
+
+
+@pytest.mark.parametrize("ensemble", ["nve", "nvt-langevin", "nvt-bussi"])
+def test_restart_is_exact_to_the_bit(slab, tmp_path, ensemble):
+    straight, resumed = run_twice(slab, tmp_path, ensemble)
+    assert np.array_equal(straight.atoms.positions, resumed.atoms.positions)
+    assert np.array_equal(straight.atoms.get_momenta(), resumed.atoms.get_momenta())
+    assert straight.atoms.get_potential_energy() == resumed.atoms.get_potential_energy()
+    ours, theirs = (read(tmp_path / f"{name}.traj", ":") for name in ("halves", "straight"))
+    assert len(ours) == len(theirs) == 11
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.array_equal(a.positions, b.positions) and np.array_equal(a.get_momenta(), b.get_momenta())
+
+
+def test_the_equality_above_can_fail(slab, tmp_path):
+    straight = run_md(slab, FreshEMT(), ensemble="nve", steps=60)
+    half = run_md(slab, FreshEMT(), ensemble="nve", steps=30).atoms
+    half.positions = half.positions.round(8)  # what text files keep
+    rounded = run_md(half, FreshEMT(), ensemble="nve", steps=30)
+    assert not np.array_equal(straight.atoms.positions, rounded.atoms.positions)
+    assert np.abs(straight.atoms.positions - rounded.atoms.positions).max() < 1e-5
