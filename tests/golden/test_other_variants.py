@@ -48,7 +48,7 @@ VARIANTS = {
     "IS2RE": {"mp_type": "base", "complex_mp": True, "second_layer_MLP": False, "regress_forces": "",
               "energy_head": "weighted-av-final-embeds"},
     **{f"act {name}": {"act": name} for name in ("relu", "gelu", "tanh", "softplus", "elu", "leaky_relu")},
-    **{f"act {name}": {"act": name} for name in ("mish", "sigmoid", "silu")},
+    **{f"act {name}": {"act": name} for name in ("mish", "sigmoid", "silu", "selu", "softsign", "hardswish")},
 }  # fmt: skip
 
 
