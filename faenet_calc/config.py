@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 from faenet_calc.errors import InputError
 
 Activation = Literal[
-    "swish", "silu", "relu", "gelu", "tanh", "softplus", "elu", "leaky_relu", "mish", "sigmoid", "selu", "celu", "relu6",
-    "hardswish", "hardtanh", "softsign", "logsigmoid", "tanhshrink",
+    "swish", "silu", "relu", "gelu", "tanh", "softplus", "elu", "leaky_relu", "mish", "sigmoid", "selu", "celu",
+    "relu6", "hardswish", "hardtanh", "softsign", "logsigmoid", "tanhshrink",
 ]  # fmt: skip
 MessageKind = Literal[
     "simple", "edge_filter", "base", "updownscale", "updownscale_base", "updown_local_env", "attention"
