@@ -1,0 +1,102 @@
+"""`faenet-calc train`: a config or data files → a trained potential (L4)."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.errors import InputError
+
+if TYPE_CHECKING:
+    from faenet_calc.training.loop import TrainResult
+    from faenet_calc.training.settings import TrainConfig
+
+
+@click.command()
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the run (run.out_dir).")
+@click.option("--device", help="auto, cpu, cuda or cuda:N (run.device).")
+@click.option("--seed", type=int, help="Of weights, order and frames (run.seed).")
+@click.option(
+    "--resume", type=click.Choice(["auto", "never"]), default="never", help="auto: go on where the run stopped."
+)
+@click.option("--overwrite", is_flag=True, help="Replace a run that is in the folder.")
+@click.option("--time-limit", type=float, metavar="S", help="Stop this job cleanly after S seconds, to be resumed.")
+@click.option("--finetune-from", metavar="MODEL", help="Start from the weights of a model (finetune.checkpoint).")
+@click.option("--find-lr", is_flag=True, help="Sweep the learning rate for a few hundred steps and suggest one.")
+@click.option("--dry-run", is_flag=True, help="Print the complete settings as YAML and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@verbosity_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    inputs: tuple[Path, ...],
+    settings: tuple[str, ...],
+    out: Path | None,
+    device: str | None,
+    seed: int | None,
+    resume: str,
+    overwrite: bool,
+    time_limit: float | None,
+    finetune_from: str | None,
+    find_lr: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Train a potential from INPUTS: one CONFIG.yaml, or data files (extxyz, traj, db, …) with good defaults.
+
+    The best weights are left in best.safetensors in the folder of the run (run.out_dir).
+    """
+    from faenet_calc.training.config import dump_config
+
+    given = {"run.out_dir": out, "run.device": device, "run.seed": seed, "finetune.checkpoint": finetune_from}
+    named = [f"{name}={json.dumps(str(v) if isinstance(v, Path) else v)}" for name, v in given.items() if v is not None]
+    config = _config(inputs, [*settings, *named])
+    if dry_run:
+        click.echo(dump_config(config), nl=False)
+        return
+    if find_lr:
+        _find_lr(config, as_json)
+        return
+    from faenet_calc.training.loop import train
+
+    talks = verbosity(ctx) >= 0 and not as_json
+    result = train(config, resume=resume == "auto", overwrite=overwrite, job_limit_s=time_limit, progress=talks)
+    summary = _summary(result)
+    click.echo(json.dumps(summary) if as_json else f"{result.checkpoint} ({result.finished})")
+
+
+def _config(inputs: tuple[Path, ...], settings: list[str]) -> "TrainConfig":
+    from faenet_calc.training.config import load_config, read_config
+
+    if inputs[0].suffix in (".yaml", ".yml"):
+        if len(inputs) > 1:
+            raise InputError(f"{len(inputs)} inputs with {inputs[0]}; give one config, or data files only")
+        return load_config(inputs[0], settings)
+    files = json.dumps([str(path) for path in inputs])
+    return read_config("", [f"data.train={files}", *settings], source="the command line")
+
+
+def _summary(result: "TrainResult") -> dict[str, Any]:
+    last = next((row for row in reversed(result.state.history) if row["is_best"]), {})
+    return {
+        "checkpoint": str(result.checkpoint),
+        "finished": result.finished,
+        "steps": result.state.step,
+        "epochs": result.state.epoch,
+        "elapsed_s": result.state.elapsed_s,
+        "best": {name: value for name, value in last.items() if name != "is_best"},
+    }
+
+
+def _find_lr(config: "TrainConfig", as_json: bool) -> None:
+    from faenet_calc.training.lr_finder import find_rate
+
+    found = find_rate(config)
+    if as_json:
+        click.echo(json.dumps({"suggested": found.suggested, "rates": found.rates, "losses": found.losses}))
+    else:
+        click.echo(f"suggested: --set optim.lr={found.suggested:.1e}")

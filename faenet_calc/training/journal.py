@@ -1,0 +1,130 @@
+"""What a run writes while it runs (L3): CSV tables, TensorBoard events, lines and a progress bar."""
+
+import csv
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from faenet_calc.training.state import replace_file
+
+STEPS, VALIDATIONS = "steps.csv", "validation.csv"
+
+
+class Table:
+    """A CSV file with a growing set of rows, cut back to the state when a run is resumed.
+
+    Args:
+        path: The file.
+        columns: Its header; fixed, so that rows can be appended.
+        until_step: Rows beyond this step are dropped.
+    """
+
+    def __init__(self, path: Path, columns: list[str], until_step: int) -> None:
+        self.path, self.columns = path, columns
+        kept = [",".join(columns)]
+        if until_step and path.exists():
+            with path.open(newline="") as stream:
+                for row in csv.DictReader(stream):
+                    if float(row["step"]) <= until_step:
+                        kept.append(",".join(row.get(name) or "" for name in columns))
+        replace_file(path, ("\n".join(kept) + "\n").encode())
+
+    def add(self, row: dict[str, float]) -> None:
+        """Append a row; values that it does not have stay empty."""
+        with self.path.open("a") as stream:
+            stream.write(",".join(_text(row.get(name)) for name in self.columns) + "\n")
+
+
+class Journal:
+    """The record of a run; silent on all processes but the writer.
+
+    Args:
+        folder: Of the run.
+        terms: Names of loss terms.
+        metrics: Names of validation metrics in the table.
+        until_step: Step that the run is resumed from, or 0.
+        progress: Show a bar on a terminal and lines elsewhere.
+        tensorboard: Write events where tensorboard is installed.
+        total_steps: For the bar; None if only time ends the run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        terms: list[str],
+        metrics: list[str],
+        until_step: int,
+        progress: bool,
+        tensorboard: bool,
+        total_steps: int | None,
+    ) -> None:
+        self.steps = Table(
+            folder / STEPS, ["step", "epoch", "elapsed_s", "lr", "grad_norm", "loss", *terms], until_step
+        )
+        self.validations = Table(folder / VALIDATIONS, ["step", "epoch", "elapsed_s", "lr", *metrics], until_step)
+        self.progress = progress
+        self.events = _summary_writer(folder, until_step) if tensorboard else None
+        on_terminal = progress and sys.stderr.isatty()
+        self.bar = tqdm(total=total_steps, initial=until_step, unit="step", dynamic_ncols=True) if on_terminal else None
+
+    def step(self, row: dict[str, float]) -> None:
+        """Record a training step."""
+        self.steps.add(row)
+        self._event("train", row)
+
+    def advance(self, text: str) -> None:
+        """One step more on the bar."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(text, refresh=False)
+            self.bar.update()
+
+    def validation(self, row: dict[str, float]) -> None:
+        """Record a validation and print it."""
+        self.validations.add(row)
+        self._event("validation", row)
+        shown = {
+            "E": ("energy_mae_per_atom", 1e3, "meV/atom"),
+            "F": ("forces_mae", 1e3, "meV/Å"),
+            "S": ("stress_mae", 1e3, "meV/Å³"),
+        }
+        parts = [f"{name} {row[key] * factor:.2f} {unit}" for name, (key, factor, unit) in shown.items() if key in row]
+        self.say(
+            f"epoch {int(row['epoch'])}  step {int(row['step'])}  {row['elapsed_s']:.0f} s  lr {row['lr']:.1e}  "
+            f"train {row['train_loss']:.4f}  val {row['loss']:.4f}  {'  '.join(parts)}{'  *' if row['is_best'] else ''}"
+        )
+
+    def say(self, text: str) -> None:
+        """A line for people, on stderr."""
+        if self.progress:
+            tqdm.write(text, file=sys.stderr) if self.bar is not None else print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the bar and the events."""
+        if self.bar is not None:
+            self.bar.close()
+        if self.events is not None:
+            self.events.close()
+
+    def _event(self, group: str, row: dict[str, float]) -> None:
+        if self.events is not None:
+            for name, value in row.items():
+                if name not in ("step", "is_best") and not math.isnan(value):
+                    self.events.add_scalar(f"{group}/{name}", value, int(row["step"]))
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return ""
+    return repr(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def _summary_writer(folder: Path, until_step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=until_step + 1 if until_step else None)

@@ -1,0 +1,389 @@
+"""The training loop (L3): prepare → steps → validation → best weights, resumable at any moment.
+
+config → Prepared → [batch → prediction → loss → gradient → AdamW → averaged weights]* → best.safetensors
+"""
+
+import math
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from faenet_calc.checkpoint import save_potential
+from faenet_calc.errors import InputError
+from faenet_calc.training import journal as journal_module
+from faenet_calc.training.assessment import Assessment, assess
+from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
+from faenet_calc.training.config import config_to_mapping, dump_config, resumed_config
+from faenet_calc.training.distributed import Ranks, joined_ranks
+from faenet_calc.training.loss import TERMS, Loss
+from faenet_calc.training.metrics import HIGHER_IS_BETTER
+from faenet_calc.training.preparation import Prepared, prepare
+from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage, parameter_groups
+from faenet_calc.training.settings import TrainConfig
+from faenet_calc.training.state import FILE, TrainState, load_state, replace_file, save_state
+
+BEST, CONFIG = "best.safetensors", "config.yaml"
+TABLE_METRICS = (
+    "train_loss", "loss", "energy_mae", "energy_mae_per_atom", "energy_within", "forces_mae", "forces_rmse",
+    "forces_cosine", "energy_forces_within", "stress_mae", "is_best",
+)  # fmt: skip
+RESERVE = 0.03  # share of the time limit that is kept for the last validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """How a run ended.
+
+    Attributes:
+        folder: Of the run.
+        checkpoint: The best weights.
+        state: Progress, with the history of validations.
+        config: As resolved.
+        finished: "epochs", "time limit", "early stopping", or "interrupted" (resume it).
+    """
+
+    folder: Path
+    checkpoint: Path
+    state: TrainState
+    config: TrainConfig
+    finished: str
+
+
+def train(
+    config: TrainConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    job_limit_s: float | None = None,
+    progress: bool = False,
+) -> TrainResult:
+    """Train a potential and leave ``best.safetensors`` in ``run.out_dir``.
+
+    Args:
+        config: From ``config.py``.
+        resume: Continue the run in ``run.out_dir`` if there is one.
+        overwrite: Replace a run that is there.
+        job_limit_s: Stop cleanly after this time (s), to be resumed; the schedule does not follow it.
+        progress: Say what happens on stderr.
+    """
+    started = time.monotonic()
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    with joined_ranks() as ranks:
+        device = pick_device(config.run.device, ranks)
+        folder = Path(config.run.out_dir)
+        found = (folder / FILE).exists()
+        if found and not resume and not overwrite:
+            raise InputError(f"{folder} holds a run; continue it with --resume auto, or replace it with --overwrite")
+        ranks.barrier()
+        if ranks.writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            if found and not resume:
+                (folder / FILE).unlink()
+        ranks.barrier()
+        previous = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(device.type == "cpu", warn_only=True)
+        try:
+            run = Run(config, device, ranks, resume=resume and found, progress=progress)
+            return run.loop(started, job_limit_s)
+        finally:
+            torch.use_deterministic_algorithms(previous)
+
+
+def pick_device(name: str, ranks: Ranks) -> torch.device:
+    """The device of a run; total energies need float64, which mps lacks."""
+    if name == "auto":
+        return torch.device("cuda", ranks.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"run.device = {name!r} is not a torch device: auto, cpu, cuda or cuda:0") from error
+    if device.type == "mps":
+        raise InputError("run.device = 'mps': training needs float64 energies, which mps lacks; use cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"run.device = {name!r}, but torch finds no CUDA device; use cpu")
+    return device
+
+
+class Run:
+    """A run in progress.
+
+    Args:
+        config: Settings; when resuming, those of the stored run hold for everything that was open.
+        device: Of this process.
+        ranks: All processes.
+        resume: Continue from the state in the folder.
+        progress: Say what happens.
+    """
+
+    def __init__(
+        self, config: TrainConfig, device: torch.device, ranks: Ranks, *, resume: bool, progress: bool
+    ) -> None:
+        self.ranks, self.device, self.folder = ranks, device, Path(config.run.out_dir)
+        self.state, tensors, self.asked = TrainState(), None, config_to_mapping(config)
+        if resume:
+            self.state, tensors, stored = load_state(self.folder, device)
+            self.asked = stored["asked"]
+            config = resumed_config(config, stored, source=self.folder / FILE)
+        talks = progress and ranks.writes
+        if not ranks.writes:
+            ranks.barrier()  # the first process builds the graph cache, the others find it
+        prepared: Prepared = prepare(config, device, progress=talks)
+        if ranks.writes:
+            ranks.barrier()
+        self.prepared, self.config = prepared, prepared.config
+        self.potential, self.model = prepared.potential, prepared.potential.model
+        self.loss = Loss(self.config.loss, self.potential.config.forces)
+        optim = self.config.optim
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(self.model, optim.weight_decay), lr=optim.lr, betas=(0.9, optim.beta2), foreach=True
+        )
+        self.average = WeightAverage(self.model, optim.ema_decay)
+        self.plateau = Plateau(factor=self.state.plateau_factor, waited=self.state.plateau_waited)
+        if tensors is not None:
+            self.model.load_state_dict(tensors["model"])
+            self.optimizer.load_state_dict(tensors["optimizer"])
+            self.average.load(tensors["average"])
+        self._plan()
+        self.maker = BatchMaker(
+            prepared.train.dataset, self.potential.config, self.config.frames.training, self.config.run.seed
+        )
+        self.journal = self._journal(progress) if ranks.writes else None
+        if ranks.writes and not resume:
+            replace_file(self.folder / CONFIG, dump_config(self.config).encode())
+        for note in prepared.notes:
+            self._say(note)
+        if resume:
+            self._say(f"resumed at step {self.state.step} (epoch {self.state.epoch})")
+
+    def _plan(self) -> None:
+        """How many structures make a step, how many steps a run, and the schedule over them."""
+        optim, run = self.config.optim, self.config.run
+        assert optim.batch_size is not None and optim.warmup_steps is not None
+        train = self.prepared.train
+        self.costs = train.dataset.n_edges[train.indices].astype(float) + 1.0
+        self.global_batch = optim.batch_size * optim.accumulate * self.ranks.world
+        self.per_epoch = len(epoch_batches(self.costs, self.global_batch, seed=0, epoch=0))
+        self.n_steps = None if run.max_epochs is None else run.max_epochs * self.per_epoch
+        self.schedule = Schedule(
+            config=optim, n_steps=self.n_steps, time_limit_s=run.time_limit_s, warmup_steps=optim.warmup_steps
+        )
+
+    def _journal(self, progress: bool) -> journal_module.Journal:
+        return journal_module.Journal(
+            self.folder,
+            terms=[name for name in TERMS if self.loss.weights[name] > 0],
+            metrics=list(TABLE_METRICS),
+            until_step=self.state.step,
+            progress=progress,
+            tensorboard=self.config.run.tensorboard,
+            total_steps=self.n_steps,
+        )
+
+    def loop(self, started: float, job_limit_s: float | None) -> TrainResult:
+        """All remaining steps.
+
+        Args:
+            started: ``time.monotonic()`` when this part of the run began.
+            job_limit_s: Of this part.
+        """
+        state, before = self.state, self.state.elapsed_s
+        run = self.config.run
+        saved_at, validation_s = time.monotonic(), 0.0
+        self.model.train()
+        while not state.finished:
+            batches = epoch_batches(self.costs, self.global_batch, seed=run.seed, epoch=state.epoch)
+            for batch in batches[state.position :]:
+                self.step(batch)
+                state.elapsed_s = before + time.monotonic() - started
+                reason = self._out_of_time(time.monotonic() - started, job_limit_s, validation_s)
+                if reason or self._wants_saving(saved_at):
+                    self.save()
+                    saved_at = time.monotonic()
+                if reason:
+                    break
+            else:
+                state.epoch, state.position = state.epoch + 1, 0
+                reason = "epochs" if state.epoch == run.max_epochs else ""
+            last = bool(reason)
+            assert run.validate_every is not None
+            if reason != "interrupted" and (last or state.epoch % run.validate_every == 0):
+                began = time.monotonic()
+                stop_early = self._validate()
+                validation_s = time.monotonic() - began
+                state.finished = reason or ("early stopping" if stop_early else "")
+                state.elapsed_s = before + time.monotonic() - started
+                self.save()
+                saved_at = time.monotonic()
+            if reason == "interrupted":
+                break
+        if self.journal is not None:
+            self.journal.close()
+        finished = state.finished or "interrupted"
+        self._say(
+            f"finished ({finished}) after {state.step} steps, {state.elapsed_s:.0f} s; best at step {state.best_step}"
+        )
+        return TrainResult(
+            folder=self.folder, checkpoint=self.folder / BEST, state=state, config=self.config, finished=finished
+        )
+
+    def step(self, batch: Indices) -> None:
+        """One step of the optimiser on a batch that all processes share."""
+        state, optim, ranks = self.state, self.config.optim, self.ranks
+        rate = self.schedule.rate(state.step, state.elapsed_s, self.plateau.factor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        parts = shares(batch, self.costs, optim.accumulate * ranks.world)[ranks.rank :: ranks.world]
+        train = self.prepared.train
+        made = [self.maker.make(train.indices[part], state.epoch).to(self.device) for part in parts if len(part)]
+        counts = self._global_counts([self.loss.counts(item.labelled) for item in made])
+        totals = dict.fromkeys(counts, 0.0)
+        self.optimizer.zero_grad(set_to_none=True)
+        for item in made:
+            with self._autocast():
+                prediction = self.loss.predict(self.potential, item.labelled, item.frames)
+                terms = self.loss.terms(prediction, item.labelled, counts)
+                total = self.loss.total(terms)
+            total.backward()
+            for name, value in terms.items():
+                totals[name] += float(value.detach())
+        totals = dict(zip(totals, ranks.sum(list(totals.values()), self.device), strict=True))
+        ranks.sum_gradients(list(self.model.parameters()))
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(parameters, optim.grad_clip or math.inf)
+        if not math.isfinite(float(norm)):
+            raise RuntimeError(
+                f"the gradient of step {state.step} is {float(norm)} (loss terms {totals}); lower optim.lr, or look "
+                "for wrong labels with `faenet-calc data check`"
+            )
+        self.optimizer.step()
+        self.average.update()
+        state.step, state.position = state.step + 1, state.position + 1
+        self._record(totals, rate, float(norm))
+
+    def _global_counts(self, parts: list[dict[str, float]]) -> dict[str, float]:
+        """Numbers of labels in the whole batch, over its parts and all processes."""
+        names = [name for name in TERMS if self.loss.weights[name] > 0]
+        local = [sum(part[name] for part in parts) for name in names]
+        return dict(zip(names, self.ranks.sum(local, self.device), strict=True))
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.device.type == "cuda" and self.config.run.precision == "bf16":
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return nullcontext()
+
+    def _record(self, totals: dict[str, float], rate: float, norm: float) -> None:
+        state = self.state
+        loss = sum(self.loss.weights[name] * value for name, value in totals.items())
+        for name, value in {**totals, "loss": loss, "steps": 1.0}.items():
+            state.sums[name] = state.sums.get(name, 0.0) + value
+        if self.journal is not None:
+            self.journal.advance(f"loss {loss:.4f}")
+            if state.step % self.config.run.log_every == 0:
+                row = {"step": state.step, "epoch": state.epoch, "elapsed_s": round(state.elapsed_s, 2), "lr": rate}
+                self.journal.step({**row, "grad_norm": norm, "loss": loss, **totals})
+
+    def _out_of_time(self, job_s: float, job_limit_s: float | None, validation_s: float) -> str:
+        """Why to stop now, or "": decided by process 0 for all."""
+        limit, reason = self.config.run.time_limit_s, ""
+        if job_limit_s is not None and job_s > job_limit_s * (1 - RESERVE) - validation_s:
+            reason = "interrupted"
+        if limit is not None and self.state.elapsed_s > limit * (1 - RESERVE) - validation_s:
+            reason = "time limit"
+        if limit is None and job_limit_s is None:
+            return ""
+        decision: str = self.ranks.gather(reason)[0]
+        return decision
+
+    def _wants_saving(self, saved_at: float) -> bool:
+        run = self.config.run
+        by_steps = run.save_every_steps is not None and self.state.step % run.save_every_steps == 0
+        return by_steps or time.monotonic() - saved_at > run.save_every_s
+
+    def _validate(self) -> bool:
+        """Validate the averaged weights and keep them if they are the best; True to stop early."""
+        state, stop = self.state, self.config.stop
+        self.ranks.copy_from_first([b for b in self.model.buffers() if b.is_floating_point()])
+        frames = self.config.run.validation_frames
+        val = self.prepared.val
+        generator = torch.Generator().manual_seed(self.config.run.seed) if frames == "stochastic" else None
+        self.model.eval()
+        with self.average.applied():
+            found: Assessment = assess(
+                self.potential,
+                val.dataset,
+                val.indices,
+                frames=frames,
+                loss=self.loss,
+                free_atoms_only=self.config.loss.free_atoms_only,
+                ranks=self.ranks,
+                generator=generator,
+            )
+            value = found.metrics.get(stop.metric)
+            if value is None:
+                raise InputError(f"stop.metric = {stop.metric!r}, expected one of {', '.join(found.metrics)}")
+            sign = -1.0 if stop.metric in HIGHER_IS_BETTER else 1.0
+            improved = state.best is None or sign * value < sign * state.best
+            if improved:
+                state.best, state.best_step, state.waited = value, state.step, 0
+                self._save_best(found)
+            else:
+                state.waited += 1
+        self.model.train()
+        self.plateau.update(improved, self.config.optim)
+        state.plateau_factor, state.plateau_waited = self.plateau.factor, self.plateau.waited
+        self._remember(found, improved)
+        rate = self.schedule.rate(state.step, state.elapsed_s, self.plateau.factor)
+        exhausted = self.config.optim.schedule == "plateau" and rate < stop.min_lr
+        return exhausted or (stop.patience is not None and state.waited > stop.patience)
+
+    def _remember(self, found: Assessment, improved: bool) -> None:
+        state = self.state
+        steps = max(state.sums.get("steps", 0.0), 1.0)
+        row = {
+            "step": float(state.step),
+            "epoch": float(state.epoch),
+            "elapsed_s": round(state.elapsed_s, 2),
+            "lr": self.schedule.rate(state.step, state.elapsed_s, self.plateau.factor),
+            "train_loss": state.sums.get("loss", math.nan) / steps,
+            "is_best": float(improved),
+            **{name: value for name, value in found.metrics.items() if name in TABLE_METRICS},
+        }
+        state.sums = {}
+        state.history.append(row)
+        if self.journal is not None:
+            self.journal.validation(row)
+
+    def _save_best(self, found: Assessment) -> None:
+        if not self.ranks.writes:
+            return
+        extra = {
+            "training": {
+                "config": config_to_mapping(self.config),
+                "step": self.state.step,
+                "epoch": self.state.epoch,
+                "elapsed_s": self.state.elapsed_s,
+                "n_train": len(self.prepared.train),
+                "n_val": len(self.prepared.val),
+                "validation": found.metrics,
+            }
+        }
+        save_potential(self.potential, self.folder / BEST, extra=extra)
+
+    def save(self) -> None:
+        """Write the resume file."""
+        if self.ranks.writes:
+            tensors = {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "average": self.average.state(),
+            }
+            configs = {"asked": self.asked, "resolved": config_to_mapping(self.config)}
+            save_state(self.folder, self.state, tensors, configs)
+
+    def _say(self, text: str) -> None:
+        if self.journal is not None:
+            self.journal.say(text)

@@ -1,0 +1,135 @@
+"""The loss (L3): weighted errors of energies, forces and stress, and the paper's energy-conservation term.
+
+Every term is a sum of errors divided by a count. The count is that of the whole batch, so that a batch which is spread
+over processes or accumulated in parts gives the same loss and gradient as in one piece.
+"""
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from faenet_calc.evaluation import ForcesChoice
+from faenet_calc.potential import Potential
+from faenet_calc.prediction import Prediction
+from faenet_calc.training.data import LabelledBatch
+from faenet_calc.training.settings import LossConfig, LossKind
+
+TERMS = ("energy", "forces", "stress", "conservation")
+
+
+class Loss:
+    """The loss of a run.
+
+    Args:
+        config: Weights and kinds.
+        forces: The potential's kind of forces; decides which forces are compared with the labels.
+    """
+
+    def __init__(self, config: LossConfig, forces: str) -> None:
+        self.config = config
+        self.weights = {name: float(getattr(config, name)) for name in TERMS}
+        if forces == "none":
+            self.weights["forces"] = 0.0
+        self.forces: ForcesChoice = "direct" if forces == "direct" else "gradient"
+        if self.weights["conservation"] > 0:
+            self.forces = "both"
+
+    @property
+    def properties(self) -> Collection[str]:
+        """What the potential has to predict."""
+        wanted = ["energy"]
+        if self.weights["forces"] > 0 or self.weights["conservation"] > 0:
+            wanted.append("forces")
+        if self.weights["stress"] > 0:
+            wanted.append("stress")
+        return wanted
+
+    @property
+    def needs_second_derivatives(self) -> bool:
+        """Whether the loss depends on weights through derivatives of the energy."""
+        full = self.weights["conservation"] > 0 and self.config.conservation_target == "full"
+        return (self.forces == "gradient" and self.weights["forces"] > 0) or self.weights["stress"] > 0 or full
+
+    def predict(self, potential: Potential, batch: LabelledBatch, frames: object) -> Prediction:
+        """What the loss compares with the labels, differentiable in the weights."""
+        return potential.evaluate(
+            batch.graph,
+            properties=self.properties,
+            frames=frames,  # type: ignore[arg-type]
+            forces=self.forces if "forces" in self.properties else "auto",
+            create_graph=self.needs_second_derivatives,
+        )
+
+    def counts(self, batch: LabelledBatch) -> dict[str, float]:
+        """Term → number of labelled structures or atoms that it is a mean over."""
+        counted = self._counted(batch)
+        counts = {
+            "energy": (~batch.energy.isnan()).sum(),
+            "forces": (counted & ~batch.forces.isnan().any(dim=1)).sum(),
+            "stress": (~batch.stress.isnan().flatten(1).any(dim=1)).sum(),
+            "conservation": counted.sum(),
+        }
+        return {name: float(count) for name, count in counts.items() if self.weights[name] > 0}
+
+    def terms(self, prediction: Prediction, batch: LabelledBatch, counts: dict[str, float]) -> dict[str, Tensor]:
+        """Term → error sum / count, unweighted; labels that are missing (NaN) do not count.
+
+        Args:
+            prediction: From :meth:`predict`.
+            batch: The labels.
+            counts: Of the whole batch that this one may be a part of.
+        """
+        config, result = self.config, {}
+        if counts.get("energy"):
+            known = ~batch.energy.isnan()
+            difference = prediction.energy[known] - batch.energy[known]
+            if config.per_atom:
+                difference = difference / batch.graph.atoms_per_graph[known]
+            result["energy"] = self._error(difference[:, None], config.energy_kind) / counts["energy"]
+        counted = self._counted(batch)
+        if counts.get("forces"):
+            assert prediction.forces is not None
+            known = counted & ~batch.forces.isnan().any(dim=1)
+            error = self._error(prediction.forces[known] - batch.forces[known], config.forces_kind)
+            result["forces"] = error / counts["forces"]
+        if counts.get("conservation"):
+            assert prediction.direct_forces is not None and prediction.gradient_forces is not None
+            target = prediction.gradient_forces
+            if config.conservation_target == "detached":
+                target = target.detach()
+            difference = prediction.direct_forces[counted] - target[counted]
+            result["conservation"] = self._error(difference, config.forces_kind) / counts["conservation"]
+        if counts.get("stress"):
+            assert prediction.stress is not None
+            known = ~batch.stress.isnan().flatten(1).any(dim=1)
+            difference = (prediction.stress[known] - batch.stress[known]).flatten(1)
+            result["stress"] = self._error(difference, config.stress_kind) / counts["stress"]
+        return result
+
+    def total(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of terms."""
+        return torch.stack([self.weights[name] * value for name, value in terms.items()]).sum()
+
+    def _counted(self, batch: LabelledBatch) -> Tensor:
+        """[n_atoms] bool, whose forces count."""
+        return batch.free if self.config.free_atoms_only else torch.ones_like(batch.free)
+
+    def _error(self, difference: Tensor, kind: LossKind) -> Tensor:
+        """Summed error of rows [n, k]; the mean over components, or the length of the row for l2."""
+        if kind == "l2":
+            return _length(difference).sum()
+        if kind == "mse":
+            return difference.square().mean(dim=1).sum()
+        if kind == "mae":
+            return difference.abs().mean(dim=1).sum()
+        delta = self.config.huber_delta
+        zero = torch.zeros_like(difference)
+        return torch.nn.functional.huber_loss(difference, zero, reduction="none", delta=delta).mean(dim=1).sum() / delta
+
+
+def _length(rows: Tensor) -> Tensor:
+    """[n] lengths of rows with a gradient of zero, not NaN, at length zero."""
+    squared = rows.square().sum(dim=1)
+    positive = squared > 0
+    return torch.where(positive, torch.where(positive, squared, torch.ones_like(squared)).sqrt(), squared)

@@ -1,0 +1,224 @@
+"""Before the first step (L3): data sets, normalisation fitted to them, the potential, every open setting decided."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from faenet_calc import elements
+from faenet_calc.config import NormalizationConfig
+from faenet_calc.errors import InputError
+from faenet_calc.potential import Potential, as_dtype
+from faenet_calc.training import stats
+from faenet_calc.training.batches import Indices
+from faenet_calc.training.config import potential_config
+from faenet_calc.training.data import GraphDataset, open_dataset
+from faenet_calc.training.settings import DataConfig, TrainConfig
+from faenet_calc.training.splits import split_dataset
+
+DEFAULT_TIME_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Some structures of a data set."""
+
+    dataset: GraphDataset
+    indices: Indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """What a run starts from.
+
+    Attributes:
+        config: With every open setting decided.
+        train, val, test: The sets; ``test`` is None if there is none.
+        potential: With random or given weights, ready to train.
+        notes: Lines for people: what was decided.
+    """
+
+    config: TrainConfig
+    train: Part
+    val: Part
+    test: Part | None
+    potential: Potential
+    notes: tuple[str, ...]
+
+
+def open_parts(
+    data: DataConfig, *, cutoff: float, max_neighbors: int | None, progress: bool
+) -> tuple[dict[str, Part], list[str]]:
+    """The training, validation and test sets (those without files are split off the training files), and notes."""
+    if not data.train:
+        raise InputError("data.train names no file; give data files on the command line or in the config")
+
+    def open_files(files: tuple[str, ...]) -> GraphDataset:
+        return open_dataset(
+            list(files),
+            cutoff=cutoff,
+            max_neighbors=max_neighbors,
+            cache_dir=data.cache_dir,
+            energy_key=None if data.energy_key == "auto" else data.energy_key,
+            forces_key=None if data.forces_key == "auto" else data.forces_key,
+            trust_pickle=data.trust_pickle,
+            progress=progress,
+        )
+
+    parts: dict[str, Part] = {}
+    for name, files in (("val", data.val), ("test", data.test)):
+        if files:
+            dataset = open_files(files)
+            parts[name] = Part(dataset=dataset, indices=np.arange(len(dataset)))
+    dataset = open_files(data.train)
+    found, notes = _split(dataset, data, has_val="val" in parts, has_test="test" in parts)
+    parts |= found
+    if not len(parts["train"]):
+        raise InputError(f"{len(dataset)} structures leave none for training; lower data.val_fraction")
+    return parts, notes
+
+
+def _split(
+    dataset: GraphDataset, data: DataConfig, *, has_val: bool, has_test: bool
+) -> tuple[dict[str, Part], list[str]]:
+    """The training set and the sets that are split off it."""
+    shares = {"val": 0.0 if has_val else data.val_fraction, "test": 0.0 if has_test else data.test_fraction}
+    shares = {name: share for name, share in shares.items() if share * len(dataset) >= 1}
+    notes = []
+    if shares:
+        split = split_dataset(
+            dataset, kind=data.split, fractions={"train": 1 - sum(shares.values()), **shares}, seed=data.seed
+        )
+        notes = [split.note] if split.note else []
+        found = {name: Part(dataset=dataset, indices=split[name]) for name in ("train", *shares) if name in split}
+    else:
+        found = {"train": Part(dataset=dataset, indices=np.arange(len(dataset)))}
+    if not has_val and "val" not in found:
+        notes.append("no validation set: the training set is used for it")
+        found["val"] = found["train"]
+    return found, notes
+
+
+def prepare(config: TrainConfig, device: torch.device, *, progress: bool = False) -> Prepared:
+    """Open the data, fit the normalisation, build the potential."""
+    parts, split_notes = open_parts(
+        config.data, cutoff=config.model.cutoff, max_neighbors=config.graph.max_neighbors, progress=progress
+    )
+    train = parts["train"]
+    config, notes = _decide(config, train, len(parts["val"]))
+    notes += split_notes
+    normalization, mean_neighbors = fit_normalization(config, train)
+    potential = _build(config, normalization, mean_neighbors, train)
+    potential.check_elements(torch.tensor(train.dataset.numbers))
+    potential.model.to(device)
+    section = dataclasses.replace(
+        config.normalization,
+        references=normalization.references,
+        shift=normalization.shift,
+        scale=normalization.scale,
+        force_scale=normalization.force_scale,
+        mean_neighbors=mean_neighbors,
+    )
+    notes += [
+        f"references (eV): {', '.join(f'{s} {v:.3f}' for s, v in normalization.references.items()) or 'none'}",
+        f"energy scale {normalization.scale:.4g} eV, mean neighbours {potential.config.model.mean_neighbors:.1f}, "
+        f"{sum(p.numel() for p in potential.parameters()):,} parameters",
+    ]
+    return Prepared(
+        config=dataclasses.replace(config, normalization=section),
+        train=train,
+        val=parts["val"],
+        test=parts.get("test"),
+        potential=potential,
+        notes=tuple(notes),
+    )
+
+
+def _decide(config: TrainConfig, train: Part, n_val: int) -> tuple[TrainConfig, list[str]]:
+    """Settings that were left open, from the size and labels of the training set."""
+    n_train, labels = len(train), train.dataset.n_labels
+    run, optim, loss, model = config.run, config.optim, config.loss, config.model
+    notes = [
+        f"{n_train} training and {n_val} validation structures of "
+        f"{', '.join(map(elements.symbol, train.dataset.numbers))}"
+    ]
+    if not labels.get("energy"):
+        raise InputError("no structure has an energy; name it with data.energy_key")
+    if not labels.get("forces") and (loss.forces > 0 or model.forces != "none"):
+        notes.append("no forces in the data: training on energies alone")
+        loss = dataclasses.replace(loss, forces=0.0, conservation=0.0)
+        model = dataclasses.replace(model, forces="none")
+    if not labels.get("stress") and loss.stress > 0:
+        notes.append("no stress in the data: loss.stress is set to 0")
+        loss = dataclasses.replace(loss, stress=0.0)
+    if run.max_epochs is None and run.time_limit_s is None:
+        notes.append("neither run.max_epochs nor run.time_limit_s is set: training for one hour")
+        run = dataclasses.replace(run, time_limit_s=DEFAULT_TIME_S)
+    if optim.batch_size is None:
+        power = round(math.log2(max(n_train / 80, 1)))
+        optim = dataclasses.replace(optim, batch_size=min(n_train, max(4, min(32, 2**power))))
+    assert optim.batch_size is not None
+    per_epoch = max(1, -(-n_train // optim.batch_size))
+    if run.validate_every is None:
+        run = dataclasses.replace(run, validate_every=max(1, round(100 / per_epoch)))
+    if run.validation_frames == "auto":
+        run = dataclasses.replace(run, validation_frames="one" if config.frames.kind == "lattice" else "all")
+    if optim.warmup_steps is None:
+        total = per_epoch * run.max_epochs if run.max_epochs else 10_000
+        optim = dataclasses.replace(optim, warmup_steps=min(500, max(1, total // 20)))
+    return dataclasses.replace(config, run=run, optim=optim, loss=loss, model=model), notes
+
+
+def fit_normalization(config: TrainConfig, train: Part) -> tuple[NormalizationConfig, float | None]:
+    """Scales, shift and references of the training set, and its mean number of neighbours (None: the model's own)."""
+    section, dataset, indices = config.normalization, train.dataset, train.indices
+    references: dict[str, float] = {}
+    if isinstance(section.references, dict):
+        references = {str(symbol): float(value) for symbol, value in section.references.items()}
+    elif section.references == "fit":
+        references = stats.fit_references(dataset, indices)
+    by_number = np.zeros(elements.MAX_Z + 1)
+    for symbol, value in references.items():
+        by_number[elements.atomic_number(symbol)] = value
+    energy = np.asarray(dataset.energy)[indices] - dataset.compositions(indices) @ by_number
+    energy = energy[~np.isnan(energy)]
+    shift = float(energy.mean()) if section.shift == "fit" else float(section.shift)
+    forces_rms = stats.force_scale(dataset, indices)
+    if section.scale != "fit":
+        scale = float(section.scale)
+    elif section.shift == "fit":
+        scale = float(energy.std()) or 1.0
+    elif config.model.forces != "none":
+        scale = forces_rms
+    else:
+        scale = float(energy.std()) / math.sqrt(float(dataset.n_atoms[indices].mean())) or 1.0
+    force_scale = section.force_scale
+    if force_scale == "fit":
+        force_scale = scale if section.shift == "fit" else forces_rms
+    mean_neighbors = section.mean_neighbors
+    if mean_neighbors == "fit":
+        mean_neighbors = max(1.0, stats.mean_neighbors(dataset, indices))
+    normalization = NormalizationConfig(scale=scale, shift=shift, force_scale=float(force_scale), references=references)
+    return normalization, mean_neighbors
+
+
+def _build(
+    config: TrainConfig, normalization: NormalizationConfig, mean_neighbors: float | None, train: Part
+) -> Potential:
+    """A potential with random weights, whose gradients are wanted."""
+    settings = potential_config(
+        config,
+        normalization=normalization,
+        mean_neighbors=mean_neighbors,
+        trained_elements=tuple(train.dataset.numbers),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.run.seed)
+        potential = Potential(settings)
+    potential.model.to(as_dtype(config.run.dtype))
+    return potential.train().requires_grad_(True)

@@ -1,0 +1,131 @@
+"""Learning rate over a run, groups of parameters, and averaged weights (L3)."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faenet_calc.training.settings import OptimConfig
+
+TIME_SLACK = 0.02  # share of the time limit by which the clock may be ahead of the steps before it takes over
+
+WARMUP_SHARE = 0.05  # of the time limit, after which warm-up ends even if its steps are not done
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Learning rate as a function of progress.
+
+    Attributes:
+        config: Of the optimiser.
+        n_steps: Length of the run in steps; None if only time ends it.
+        time_limit_s: Length of the run (s), or None.
+        warmup_steps: Steps of linear warm-up.
+    """
+
+    config: OptimConfig
+    n_steps: int | None
+    time_limit_s: float | None
+    warmup_steps: int
+
+    def progress(self, step: int, elapsed_s: float) -> float:
+        """From 0 to 1; the clock counts only where it would end the run before the steps do.
+
+        With a slack, so that a run whose time limit does not bind depends on steps alone and can be repeated exactly.
+        """
+        by_step = step / self.n_steps if self.n_steps else 0.0
+        return min(1.0, max(by_step, self._by_time(elapsed_s)))
+
+    def _by_time(self, elapsed_s: float) -> float:
+        if not self.time_limit_s:
+            return 0.0
+        return max(0.0, (elapsed_s / self.time_limit_s - TIME_SLACK) / (1 - TIME_SLACK))
+
+    def rate(self, step: int, elapsed_s: float, plateau: float = 1.0) -> float:
+        """Learning rate of a step (counted from 0); ``plateau`` is the factor of the plateau schedule."""
+        config = self.config
+        warm = 1.0
+        if self.warmup_steps:
+            warm = min(1.0, max((step + 1) / self.warmup_steps, self._by_time(elapsed_s) / WARMUP_SHARE))
+        if config.schedule == "cosine":
+            share = 0.5 * (1 + math.cos(math.pi * self.progress(step, elapsed_s)))
+            return warm * (config.min_lr + (config.lr - config.min_lr) * share)
+        return warm * max(config.min_lr, config.lr * (plateau if config.schedule == "plateau" else 1.0))
+
+
+@dataclass(kw_only=True)
+class Plateau:
+    """Factor that shrinks when a metric has not improved for a while.
+
+    Attributes:
+        factor: Current factor on the learning rate.
+        waited: Validations since the last improvement or reduction.
+    """
+
+    factor: float = 1.0
+    waited: int = 0
+
+    def update(self, improved: bool, config: OptimConfig) -> None:
+        """After a validation."""
+        self.waited = 0 if improved else self.waited + 1
+        if self.waited > config.plateau_patience:
+            self.factor, self.waited = self.factor * config.plateau_factor, 0
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters with decay (weights of linear maps) and without (biases, norms, embeddings)."""
+    decayed: list[Tensor] = []
+    plain: list[Tensor] = []
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                decays = isinstance(module, nn.Linear) and name == "weight"
+                (decayed if decays else plain).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+class WeightAverage:
+    """Moving average of the weights: a ← d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)) after n steps."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay, self.n_updates = decay, 0
+        self.weights = [p for p in model.parameters() if p.requires_grad]
+        self.average = [p.detach().clone() for p in self.weights]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """After a step of the optimiser."""
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        torch._foreach_lerp_(self.average, [p.detach() for p in self.weights], 1 - decay)
+        self.n_updates += 1
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model with its averaged weights, for validation and saving."""
+        if self.decay == 0.0:
+            yield
+            return
+        with torch.no_grad():
+            kept = [p.detach().clone() for p in self.weights]
+            torch._foreach_copy_([p.detach() for p in self.weights], self.average)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_([p.detach() for p in self.weights], kept)
+
+    def state(self) -> dict[str, Any]:
+        """For the resume file."""
+        return {"n_updates": self.n_updates, "average": self.average}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """From the resume file."""
+        self.n_updates = int(state["n_updates"])
+        values: list[Tensor] = state["average"]
+        for own, value in zip(self.average, values, strict=True):
+            own.copy_(value)

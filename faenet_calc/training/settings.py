@@ -1,0 +1,243 @@
+"""The settings of a training run (L3): what may stand in its YAML file, section by section.
+
+The file is read in ``config.py``; defaults that belong to a preset are in ``recipes.py``.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from faenet_calc.config import EnergyConfig, ForceKind, FrameMode, FramesConfig, GraphConfig, ModelConfig
+
+LossKind = Literal["mae", "mse", "huber", "l2"]
+Fit = Literal["fit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where, how long and how carefully a run runs.
+
+    Attributes:
+        out_dir: Folder of everything the run writes.
+        seed: Of weights, order of structures and random frames.
+        device: "auto" (cuda, else cpu) or a torch device.
+        dtype: Of the network.
+        time_limit_s: Training time of the whole run (s), resumed parts included; the learning rate is annealed in it.
+        max_epochs: Passes over the training set. Without it and without a time limit, a run takes one hour.
+        threads: CPU threads; None leaves torch's choice.
+        log_every: Steps between lines of the log.
+        save_every_s: Seconds between resume states.
+        save_every_steps: Steps between resume states, besides.
+        validate_every: Epochs between validations; None: at most once per 100 steps.
+        validation_frames: Frames of validation during the run; "auto" is one for lattice frames, all for the others.
+        precision: Mixed precision of the network on cuda; no effect on the CPU.
+        tensorboard: Write TensorBoard events where it is installed.
+        report: Write report.html at the end.
+    """
+
+    out_dir: str = "run"
+    seed: int = 0
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    time_limit_s: float | None = None
+    max_epochs: int | None = None
+    threads: int | None = None
+    log_every: int = 20
+    save_every_s: float = 60.0
+    save_every_steps: int | None = None
+    validate_every: int | None = None
+    validation_frames: FrameMode | Literal["auto"] = "auto"
+    precision: Literal["full", "bf16"] = "full"
+    tensorboard: bool = True
+    report: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What is learned from.
+
+    Attributes:
+        train: Files of the training set; validation and test sets are split off where they are not given.
+        val: Files of the validation set.
+        test: Files of the test set.
+        energy_key: Name of the energy in files; "auto" is ASE's calculator result.
+        forces_key: Name of the forces in files; "auto" as above.
+        split: How sets are split off: auto, random, trajectory, composition, adsorbate, slab, file, info or key:NAME
+            (see ``faenet-calc data split``).
+        val_fraction: Share of the validation set.
+        test_fraction: Share of the test set.
+        seed: Of the split; part of what identifies a test set, so it does not follow run.seed.
+        trust_pickle: Read LMDB files that hold pickles (they can run any code).
+        cache_dir: Folder of the graph cache.
+    """
+
+    train: tuple[str, ...] = ()
+    val: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    energy_key: str = "auto"
+    forces_key: str = "auto"
+    split: str = "auto"
+    val_fraction: float = 0.1
+    test_fraction: float = 0.0
+    seed: int = 0
+    trust_pickle: bool = False
+    cache_dir: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection(ModelConfig):
+    """The network: a preset and what differs from it.
+
+    Attributes:
+        preset: Gives every setting of model, frames, graph and energy that is not stated, and the recipe of training.
+        forces: The potential's kind of forces.
+        name: Of the model, for people.
+    """
+
+    preset: str = "modern-s"
+    forces: ForceKind = "gradient"
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramesSection(FramesConfig):
+    """Frames of the potential, and those of its training.
+
+    Attributes:
+        training: Frames of training steps; "stochastic" draws one per structure and epoch.
+    """
+
+    training: FrameMode = "stochastic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizationSection:
+    """What is fitted to the training set before the first step; a number or mapping is used as it stands.
+
+    Attributes:
+        references: Energy per atom of each element.
+        shift: Energy per structure; "fit" is the mean (not extensive, as for the paper's OC20 tasks).
+        scale: Of the energy; "fit" is the root mean square force × 1 Å, or the spread of energies without forces or
+            with a fitted shift.
+        force_scale: Of direct forces; "fit" is their root mean square.
+        mean_neighbors: Replaces ``model.mean_neighbors``; None keeps that.
+    """
+
+    references: Literal["fit", "none"] | dict[str, float] = "fit"
+    shift: Fit | float = 0.0
+    scale: Fit | float = "fit"
+    force_scale: Fit | float = "fit"
+    mean_neighbors: Fit | float | None = "fit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """The loss: weights (0 leaves a term out) and kinds.
+
+    Energies in eV (per atom if ``per_atom``), forces in eV/Å, stress in eV/Å³.
+
+    Attributes:
+        energy, forces, stress: Weights.
+        conservation: Weight of the paper's energy-conservation term: direct forces against -dE/dx.
+        conservation_target: "detached" compares with constant -dE/dx (upstream), "full" lets gradients through both.
+        energy_kind, forces_kind, stress_kind: mae, mse, huber, or l2 (mean length of the error vector).
+        huber_delta: Where huber turns from quadratic to linear, in the units above.
+        per_atom: Energy errors are divided by the number of atoms.
+        free_atoms_only: Forces of constrained atoms do not count.
+    """
+
+    energy: float = 1.0
+    forces: float = 1.0
+    stress: float = 0.0
+    conservation: float = 0.0
+    conservation_target: Literal["detached", "full"] = "detached"
+    energy_kind: LossKind = "mae"
+    forces_kind: LossKind = "l2"
+    stress_kind: LossKind = "mae"
+    huber_delta: float = 0.01
+    per_atom: bool = True
+    free_atoms_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """AdamW and its schedule.
+
+    Attributes:
+        lr: Highest learning rate.
+        min_lr: Lowest learning rate.
+        weight_decay: Not applied to biases, norms and embeddings.
+        beta2: Second-moment memory of Adam.
+        schedule: cosine (over max_epochs or the time limit, whichever ends first), plateau, or constant.
+        warmup_steps: Steps of linear warm-up; None: a twentieth of the run, at most 500.
+        plateau_factor, plateau_patience: Of the plateau schedule; patience in validations.
+        batch_size: Structures per step; None: from the size of the set, at most 32.
+        accumulate: Batches per step.
+        grad_clip: Largest norm of the gradient; None does not clip.
+        ema_decay: Memory of the averaged weights; 0 leaves averaging out.
+    """
+
+    lr: float = 2e-3
+    min_lr: float = 1e-6
+    weight_decay: float = 1e-4
+    beta2: float = 0.99
+    schedule: Literal["cosine", "plateau", "constant"] = "cosine"
+    warmup_steps: int | None = None
+    plateau_factor: float = 0.8
+    plateau_patience: int = 10
+    batch_size: int | None = None
+    accumulate: int = 1
+    grad_clip: float | None = 10.0
+    ema_decay: float = 0.995
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopConfig:
+    """Early stopping and the choice of the best weights.
+
+    Attributes:
+        metric: Name of a validation metric; "loss" is the validation loss. ``energy_within`` and
+            ``energy_forces_within`` are better when higher.
+        patience: Validations without improvement before the run stops; None never stops early.
+        min_lr: A plateau schedule stops below this learning rate.
+    """
+
+    metric: str = "loss"
+    patience: int | None = None
+    min_lr: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Continuing from another model.
+
+    Attributes:
+        checkpoint: Path or name of the model; None starts from random weights.
+        freeze: Parts of the network that stay as they are: names of its modules, e.g. "atom_embedding",
+            "edge_embedding", "interaction_blocks.0".
+        replay: Files of old data that are mixed into the training set.
+        replay_fraction: Share of each epoch that is drawn from them.
+        refit_references: Fit the element references to the new training set.
+    """
+
+    checkpoint: str | None = None
+    freeze: tuple[str, ...] = ()
+    replay: tuple[str, ...] = ()
+    replay_fraction: float = 0.2
+    refit_references: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that defines a training run."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelSection = field(default_factory=ModelSection)
+    frames: FramesSection = field(default_factory=FramesSection)
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    energy: EnergyConfig = field(default_factory=EnergyConfig)
+    normalization: NormalizationSection = field(default_factory=NormalizationSection)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
