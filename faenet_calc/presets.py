@@ -14,6 +14,8 @@ from faenet_calc.config import (
 )
 from faenet_calc.errors import InputError
 
+_NEIGHBORS_IN_COPPER = 42.0  # within the default cutoff; training replaces it by the mean of its data
+
 _MODERN: dict[str, dict[str, Any]] = {
     "modern-s": {"hidden_channels": 96, "filters": 96, "interactions": 3, "gaussians": 32},
     "modern-m": {"hidden_channels": 160, "filters": 160, "interactions": 4, "gaussians": 40},
@@ -125,7 +127,7 @@ def preset(name: str) -> PotentialConfig:
     frames) from the authors' released configurations.
     """
     if name in _MODERN:
-        return PotentialConfig(model=ModelConfig(**_MODERN[name]))
+        return PotentialConfig(model=ModelConfig(mean_neighbors=_NEIGHBORS_IN_COPPER, **_MODERN[name]))
     if name in _PAPER:
         return _PAPER[name]
     raise InputError(f"preset={name!r} is not known; choose one of {', '.join(PRESETS)}")

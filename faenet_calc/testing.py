@@ -208,7 +208,7 @@ def separation_deviation(
 
 
 def central_difference_forces(
-    potential: Potential, atoms: Atoms, indices: Sequence[int], *, step: float = 1e-4, frames: FramesChoice = "auto"
+    potential: Potential, atoms: Atoms, indices: Sequence[int], *, step: float = 1e-5, frames: FramesChoice = "auto"
 ) -> Matrix:
     """[len(indices), 3] (eV/Å) minus the central difference of the energy; the truth for gradient forces."""
     moved = []
@@ -223,7 +223,7 @@ def central_difference_forces(
 
 
 def central_difference_stress(
-    potential: Potential, atoms: Atoms, *, step: float = 1e-4, frames: FramesChoice = "auto"
+    potential: Potential, atoms: Atoms, *, step: float = 1e-5, frames: FramesChoice = "auto"
 ) -> Matrix:
     """[3, 3] (eV/Å³) central difference of the energy under symmetric strain; the truth for the stress."""
     strained = []
