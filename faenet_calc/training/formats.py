@@ -7,15 +7,15 @@ Nothing here looks at values, and no constraint is applied to forces.
 import glob
 import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import ase.io
 import numpy as np
 from ase import Atoms
-from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.formats import UnknownFileTypeError, filetype, open_with_compression
 from tqdm import tqdm
 
@@ -164,7 +164,7 @@ def _read_database(path: Path) -> Iterator[Record]:
 
     lmdb = path.suffix == ".aselmdb"
     if lmdb:
-        _need("ase_db_backends", path, "ase-db-backends")
+        need_package("ase_db_backends", path, "ase-db-backends")
     database = ase.db.connect(str(path), **({"readonly": True, "use_lock_file": False} if lmdb else {}))
     try:
         for index, row in enumerate(database.select()):
@@ -180,7 +180,7 @@ def _read_database(path: Path) -> Iterator[Record]:
 
 
 def _read_pickled_lmdb(path: Path) -> Iterator[Record]:
-    _need("lmdb", path, "lmdb")
+    need_package("lmdb", path, "lmdb")
     import lmdb
 
     environment = lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False, max_readers=1)
@@ -237,42 +237,7 @@ def _scalar(value: Any) -> Any:
     return np.asarray(value).ravel()[0].item() if hasattr(value, "dtype") else value
 
 
-def _need(module: str, path: Path, package: str) -> None:
-    from importlib.util import find_spec
-
+def need_package(module: str, path: Path, package: str) -> None:
+    """Raise an InputError that says what to install if a module is missing."""
     if find_spec(module) is None:
-        raise InputError(f"reading {path} needs the package {package}; install it with: pip install {package}")
-
-
-def to_atoms(record: Record, *, energy: float | None, forces: Any, stress: Any) -> Atoms:
-    """The structure with the given labels as a single-point calculation, for writing it to another format."""
-    atoms = record.atoms.copy()
-    atoms.info = dict(record.info)
-    given = {"energy": energy, "forces": forces, "stress": stress}
-    atoms.calc = SinglePointCalculator(atoms, **{name: value for name, value in given.items() if value is not None})
-    return atoms
-
-
-def write_structures(path: Path, structures: Sequence[Atoms]) -> None:
-    """Write labelled structures to extxyz (also compressed), traj, db or aselmdb, by the name's ending."""
-    suffix = Path(plain_name(path)).suffix
-    if suffix in (".extxyz", ".xyz"):
-        ase.io.write(str(path), list(structures), format="extxyz")
-    elif suffix == ".traj":
-        ase.io.write(str(path), list(structures), format="traj")
-    elif suffix in (".db", ".aselmdb"):
-        _write_database(path, structures)
-    else:
-        raise InputError(
-            f"{path}: cannot write {suffix or 'a file without an ending'}; use .extxyz, .traj, .db, .aselmdb"
-        )
-
-
-def _write_database(path: Path, structures: Sequence[Atoms]) -> None:
-    import ase.db
-
-    if path.suffix == ".aselmdb":
-        _need("ase_db_backends", path, "ase-db-backends")
-    with ase.db.connect(str(path)) as database:
-        for atoms in structures:
-            database.write(atoms, data={name: value for name, value in atoms.info.items() if np.size(value) >= 1})
+        raise InputError(f"{path} needs the package {package}; install it with: pip install {package}")

@@ -48,7 +48,7 @@ def labels_of(record: Record, *, energy_key: str | None = None, forces_key: str 
         InputError: A label has a wrong shape or is not a number.
     """
     free = free_atoms(record)
-    forces = _forces(record, forces_key or "forces")
+    forces = raw_forces(record, forces_key)
     zeroed = zeroed_atoms(forces, free) if forces is not None else np.zeros_like(free)
     if forces is not None and zeroed.any():
         forces = np.where(zeroed[:, None], np.nan, forces)
@@ -99,7 +99,9 @@ def _energy(record: Record, key: str) -> float | None:
     return float(number.ravel()[0])
 
 
-def _forces(record: Record, key: str) -> Floats | None:
+def raw_forces(record: Record, forces_key: str | None = None) -> Floats | None:
+    """[n_atoms, 3] (eV/Å) forces as they are in the file."""
+    key = forces_key or "forces"
     value = _lookup(record, key)
     if value is None:
         return None

@@ -1,0 +1,38 @@
+"""`faenet-calc data …`: check, describe, split, convert and generate data sets (L4)."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from faenet_calc.cli.lazy import LazyGroup
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMMANDS = {
+    "check": "Find mistakes in labelled data, and say what to do about them.",
+    "stats": "Counts, ranges, neighbours, element references, trivial errors.",
+    "split": "Write training, validation and test files that share no trajectory.",
+    "convert": "Bring data of any format into one file.",
+    "generate": "Label generated structures with any ASE calculator.",
+}
+
+
+@click.group(cls=LazyGroup, commands_help=COMMANDS, module_prefix="faenet_calc.cli.data_", no_args_is_help=True)
+def command() -> None:
+    """Check, describe, split, convert or generate data sets.
+
+    FILES are extxyz (also .xz, .gz), traj, ASE db, aselmdb, VASP and Quantum ESPRESSO outputs, OC20 LMDB, or folders.
+    """
+
+
+def label_options(function: F) -> F:
+    """Add the arguments and options that say what to read: FILES, --energy-key, --forces-key, --trust-pickle."""
+    for decorate in (
+        click.option("--trust-pickle", is_flag=True, help="Read LMDB of pickled objects; this runs code in the file."),
+        click.option("--forces-key", metavar="NAME", help="Array with the forces, if not the calculator's."),
+        click.option("--energy-key", metavar="NAME", help="Number to take as energy, if not the calculator's."),
+        click.argument("files", nargs=-1, required=True, type=click.Path()),
+    ):
+        function = decorate(function)
+    return function

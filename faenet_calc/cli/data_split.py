@@ -1,0 +1,78 @@
+"""`faenet-calc data split FILES… -o DIR`: training, validation and test files (L4)."""
+
+import json
+from pathlib import Path
+
+import click
+
+from faenet_calc.cli.data import label_options
+from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.errors import InputError
+
+
+@click.command("split")
+@label_options
+@click.option(
+    "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write to."
+)
+@click.option(
+    "--by",
+    "kind",
+    default="auto",
+    show_default=True,
+    help="auto, trajectory, composition, adsorbate, slab, file, info, key:NAME, or random (divides trajectories).",
+)
+@click.option("--fractions", default="0.8,0.1,0.1", show_default=True, help="Shares of train, val, test.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--format", "ending", type=click.Choice(["extxyz", "extxyz.xz", "traj", "db", "aselmdb"]), default="extxyz"
+)
+@click.option("--overwrite", is_flag=True, help="Replace files of an earlier split.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@verbosity_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    files: tuple[str, ...],
+    energy_key: str | None,
+    forces_key: str | None,
+    trust_pickle: bool,
+    out: Path,
+    kind: str,
+    fractions: str,
+    seed: int,
+    ending: str,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Write DIR/train, DIR/val and DIR/test files that share no trajectory (unless --by random is given)."""
+    from faenet_calc.training.export import export_split
+
+    written = export_split(
+        files,
+        out,
+        kind=kind,
+        fractions=_numbers(fractions),
+        seed=seed,
+        ending=ending,
+        energy_key=energy_key,
+        forces_key=forces_key,
+        trust_pickle=trust_pickle,
+        overwrite=overwrite,
+        progress=verbosity(ctx) >= 0 and not as_json,
+    )
+    if as_json:
+        click.echo(
+            json.dumps({**written.counts, "kind": written.kind, "n_groups": written.n_groups, "note": written.note})
+        )
+        return
+    for name, count in written.counts.items():
+        click.echo(f"{out / f'{name}.{ending}'}: {count} structures")
+    click.echo(f"split by {written.kind}: {written.n_groups} groups" + (f"; {written.note}" if written.note else ""))
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--fractions {text!r}, expected numbers such as 0.8,0.1,0.1") from error
