@@ -48,7 +48,6 @@ class FAENetCalculator(Calculator):
     """
 
     name = "faenet"
-    ignored_changes = {"initial_charges", "initial_magmoms"}  # noqa: RUF012 (ASE's own class attribute)
 
     def __init__(
         self,
@@ -105,11 +104,18 @@ class FAENetCalculator(Calculator):
         self._lock = threading.RLock()
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """What changed since the last calculation; ASE's list and tags."""
-        changes: list[str] = super().check_state(atoms, tol=tol)
-        if self.atoms is not None and not np.array_equal(atoms.get_tags(), self.atoms.get_tags()):
-            changes.append("tags")
-        return changes
+        """What changed since the last calculation, tags included; any difference counts, so ``tol`` is not used."""
+        last = self.atoms
+        if last is None:
+            return [*all_changes, "tags"]
+        pairs = {
+            "positions": (atoms.positions, last.positions),
+            "numbers": (atoms.numbers, last.numbers),
+            "cell": (atoms.cell.array, last.cell.array),
+            "pbc": (atoms.pbc, last.pbc),
+            "tags": (atoms.get_tags(), last.get_tags()),
+        }
+        return [name for name, (now, before) in pairs.items() if not np.array_equal(now, before)]
 
     def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
         """A result, computed if it is not at hand. Threads that share a calculator wait for each other."""
