@@ -43,18 +43,18 @@ class InputStructure:
         return self.path.stem if self.alone else f"{self.path.stem}-{self.index}"
 
 
-def read_structures(paths: Iterable[str | Path], *, check: bool = True) -> list[InputStructure]:
+def read_structures(paths: str | Path | Iterable[str | Path], *, check: bool = True) -> list[InputStructure]:
     """Every structure of the files, in order.
 
     Args:
-        paths: Files, each with or without ``@index``.
+        paths: A file or several, each with or without ``@index``.
         check: Also refuse structures that cannot be computed (overlapping atoms, non-finite numbers, singular cells).
 
     Raises:
         InputError: A file is missing or cannot be read, or a structure cannot be used.
     """
     found: list[InputStructure] = []
-    for path in paths:
+    for path in [paths] if isinstance(paths, str | Path) else paths:
         found += _read_file(str(path))
     if check:
         for item in found:
@@ -109,7 +109,7 @@ def _from_pymatgen(thing: Any, path: Path) -> Atoms:
     from pymatgen.io.ase import AseAtomsAdaptor
 
     structure = getattr(thing, "structure", thing)
-    if not hasattr(structure, "species"):
+    if not hasattr(structure, "is_ordered"):
         raise InputError(f"{path} holds a {type(thing).__name__}, expected pymatgen structures or molecules")
     if not structure.is_ordered:
         raise InputError(f"{path}: {structure.formula} has partially occupied sites; order it first")

@@ -35,7 +35,7 @@ def check_format(path: str | Path | None, *, several: bool) -> None:
         return
     try:
         kind = ioformats[filetype(str(path), read=False)]
-    except UnknownFileTypeError as error:
+    except (UnknownFileTypeError, KeyError) as error:
         raise InputError(f"{path}: no format of this name; use .extxyz, .traj, .cif, .json or .vasp") from error
     if not kind.can_write:
         raise InputError(f"{path}: ASE reads {kind.name} but cannot write it; use .extxyz or .traj")

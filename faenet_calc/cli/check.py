@@ -24,7 +24,7 @@ def command(ctx: click.Context, model: str | None, nve_steps: int, as_json: bool
     from faenet_calc.selfcheck import check_potential
 
     potential = load_potential(model or default_name())
-    chosen = {path: read_structures(path)[-1] for path in structures} or None
+    chosen = {item.name: item.atoms for item in read_structures(structures)} or None
     report = check_potential(potential, chosen, nve_steps=nve_steps)
     click.echo(report.to_json() if as_json else report.table())
     if not report.passed:

@@ -1,0 +1,127 @@
+"""`faenet-calc predict -m MODEL IN… [-o out.extxyz]`: single points, in batches (L4)."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from faenet_calc.cli.options import (
+    build_calculator,
+    model_options,
+    plain_warnings,
+    show_progress,
+    verbosity_options,
+)
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+    from faenet_calc.reading import InputStructure
+
+_OF_ASE = ("energy", "free_energy", "forces", "stress", "energies")
+
+
+@click.command()
+@click.argument("inputs", metavar="IN…", nargs=-1, required=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Structures with results: .extxyz, .traj, …")
+@click.option(
+    "-p",
+    "--property",
+    "properties",
+    multiple=True,
+    help="energy, forces, stress, energies, energy_frame_std, forces_frame_std, … (repeat); default: energy, forces "
+    "and the energy's spread over frames, as far as the model has them.",
+)
+@model_options
+@verbosity_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    properties: tuple[str, ...],
+    model: tuple[str, ...],
+    device: str | None,
+    dtype: str,
+    seed: int,
+    as_json: bool,
+    overwrite: bool,
+) -> None:
+    """Energies, forces and stresses of every structure in the files IN… (FILE@INDEX picks some)."""
+    from faenet_calc.reading import read_structures
+    from faenet_calc.writing import check_format, refuse_existing, write_structures
+
+    refuse_existing(output, overwrite=overwrite)
+    with plain_warnings(ctx):
+        structures = read_structures(inputs)
+        check_format(output, several=len(structures) > 1)
+        calc = build_calculator(model, device, dtype, seed)
+        wanted = properties or [
+            name for name in ("energy", "forces", "energy_frame_std") if name in calc.implemented_properties
+        ]
+        atoms = [item.atoms for item in structures]
+        results = calc.predict(atoms, properties=wanted, progress=show_progress(ctx))
+        if output is not None:
+            done = [labelled(a, result) for a, result in zip(atoms, results, strict=True)]
+            write_structures(output, done, overwrite=overwrite)
+    rows = [_row(item, result) for item, result in zip(structures, results, strict=True)]
+    if as_json:
+        click.echo(json.dumps({"model": calc.info["names"], "energy_kind": calc.energy_kind, "results": rows}))
+        return
+    _print_table(rows)
+    if output is not None:
+        click.echo(f"wrote {output}", err=True)
+
+
+def labelled(atoms: "Atoms", result: dict[str, Any]) -> "Atoms":
+    """A copy of the atoms that carries the results: ASE's as a calculator, the others in ``info`` and ``arrays``."""
+    import numpy as np
+    from ase.calculators.singlepoint import SinglePointCalculator
+
+    copy = atoms.copy()
+    copy.calc = SinglePointCalculator(copy, **{name: result[name] for name in _OF_ASE if name in result})
+    for name, value in result.items():
+        if name in _OF_ASE or name.endswith("_comm"):
+            continue
+        array = np.asarray(value)
+        if array.ndim and len(array) == len(atoms):
+            copy.arrays[name] = array
+        else:
+            copy.info[name] = value
+    return copy
+
+
+def _row(item: "InputStructure", result: dict[str, Any]) -> dict[str, Any]:
+    import numpy as np
+
+    row: dict[str, Any] = {
+        "file": str(item.path),
+        "index": item.index,
+        "formula": item.atoms.get_chemical_formula(),
+        "n_atoms": len(item.atoms),
+    }
+    if "forces" in result:
+        row["fmax"] = float(np.linalg.norm(result["forces"], axis=1).max())
+    return row | {name: np.asarray(value).tolist() for name, value in result.items() if name != "free_energy"}
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from faenet_calc.cli.table import print_table
+
+    columns = {
+        "structure": [row["file"] + (f"@{row['index']}" if row["index"] else "") for row in rows],
+        "formula": [row["formula"] for row in rows],
+        "energy/eV": [f"{row['energy']:.4f}" for row in rows],
+        "eV/atom": [f"{row['energy'] / row['n_atoms']:.4f}" for row in rows],
+    }
+    optional = {
+        "fmax/(eV/Å)": ("fmax", 1.0),
+        "frame std/meV": ("energy_frame_std", 1000.0),
+        "committee std/meV": ("energy_var", None),
+    }
+    for title, (name, factor) in optional.items():
+        if name in rows[0]:
+            values = [row[name] * factor if factor else 1000 * row[name] ** 0.5 for row in rows]
+            columns[title] = [f"{value:.3f}" for value in values]
+    print_table(columns)

@@ -1,0 +1,335 @@
+"""The commands predict, relax and md: files in, numbers and files out, exit codes, messages."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from ase.build import bulk, fcc111, molecule
+from ase.constraints import FixAtoms
+from ase.io import read, write
+from click.testing import CliRunner
+
+from faenet_calc.calculator import FAENetCalculator
+from faenet_calc.checkpoint import save_potential
+from faenet_calc.cli import main
+from faenet_calc.potential import build_potential
+
+
+@pytest.fixture(scope="module")
+def model(repository):
+    return repository / "tests" / "data" / "emt-copper.safetensors"
+
+
+@pytest.fixture(scope="module")
+def committee(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("committee")
+    for seed in (1, 2):
+        plain = {"group_period_channels": 0, "properties": "none"}
+        tiny = build_potential(seed=seed, hidden_channels=16, filters=16, interactions=1, cutoff=4.0, atoms=plain)
+        save_potential(tiny, folder / f"member-{seed}.safetensors")
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A slab with a fixed layer, and a file with three crystals."""
+    slab = fcc111("Cu", (2, 2, 3), a=3.61, vacuum=6.0, periodic=True)
+    slab.set_constraint(FixAtoms(mask=slab.get_tags() >= 3))
+    slab.positions[-1] += [0.1, 0.0, 0.15]
+    slab.write(tmp_path / "slab.traj")
+    crystals = [bulk("Cu", a=a, cubic=True) for a in (3.5, 3.6, 3.7)]
+    write(tmp_path / "crystals.extxyz", crystals)
+    return tmp_path
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_predict_prints_a_table(files, model):
+    result = run("predict", "-m", model, files / "slab.traj", files / "crystals.extxyz")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 5 and "energy/eV" in lines[0] and "Cu12" in lines[1] and "crystals.extxyz@2" in lines[4]
+    calc = FAENetCalculator(model)
+    expected = calc.get_potential_energy(read(files / "slab.traj"))
+    assert float(lines[1].split()[2]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_predict_gives_json(files, model):
+    result = run(
+        "predict", "-m", model, files / "crystals.extxyz", "--json", "-p", "energy", "-p", "forces", "-p", "stress"
+    )
+    assert result.exit_code == 0, result.stderr
+    content = json.loads(result.stdout)
+    assert [row["index"] for row in content["results"]] == [0, 1, 2] and content["energy_kind"] == "total"
+    calc = FAENetCalculator(model)
+    for row, atoms in zip(content["results"], read(files / "crystals.extxyz", ":"), strict=True):
+        atoms.calc = calc
+        assert row["energy"] == pytest.approx(atoms.get_potential_energy(), abs=1e-5)
+        assert np.allclose(row["forces"], atoms.get_forces(), atol=1e-5)
+        assert np.allclose(row["stress"], atoms.get_stress(), atol=1e-6)
+        assert row["formula"] == "Cu4" and row["file"].endswith("crystals.extxyz")
+
+
+def test_predict_writes_structures_with_results(files, model):
+    out = files / "out.extxyz"
+    result = run("predict", "-m", model, files / "slab.traj", "-o", out, "-p", "energy", "-p", "forces_frame_std")
+    assert result.exit_code == 0, result.stderr
+    atoms = read(out)
+    assert np.isfinite(atoms.get_potential_energy()) and atoms.arrays["forces_frame_std"].shape[0] == 12
+    assert np.isfinite(atoms.get_forces(apply_constraint=False)).all()
+
+
+def test_predict_with_a_committee(files, committee):
+    single = run("predict", "-m", committee / "member-1.safetensors", files / "crystals.extxyz@0", "--json")
+    several = [
+        run("predict", *("-m", committee / "member-1.safetensors"), *("-m", committee / "member-2.safetensors"),
+            files / "crystals.extxyz@0", "--json"),
+        run("predict", "-m", committee / "*.safetensors", files / "crystals.extxyz@0", "--json"),
+    ]  # fmt: skip
+    assert all(result.exit_code == 0 for result in (single, *several)), several[0].stderr
+    alone = json.loads(single.stdout)["results"][0]
+    first, second = (json.loads(result.stdout)["results"][0] for result in several)
+    assert first == second and len(first["energy_comm"]) == 2 and first["energy_var"] > 0
+    assert first["energy_comm"][0] == pytest.approx(alone["energy"]) and "energy_var" not in alone
+    table = run("predict", "-m", committee / "*.safetensors", files / "crystals.extxyz")
+    assert "committee std/meV" in table.stdout
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dtype(files, model, dtype):
+    result = run("predict", "-m", model, files / "crystals.extxyz@1", "--json", "--dtype", dtype)
+    energy = json.loads(result.stdout)["results"][0]["energy"]
+    exact = FAENetCalculator(model, dtype="float64").get_potential_energy(read(files / "crystals.extxyz", 1))
+    assert energy == pytest.approx(exact, abs=1e-11 if dtype == "float64" else 1e-4)
+
+
+def test_inputs_of_pymatgen_and_ase(files, model):
+    from pymatgen.core import Lattice, Molecule, Structure
+
+    cubic = Structure(Lattice.cubic(3.6), ["Cu"] * 4, [[0, 0, 0], [0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]])
+    cubic.to(str(files / "a.json"))
+    cubic.to(str(files / "b.cif"))
+    cubic.to(str(files / "POSCAR"), fmt="poscar")
+    (files / "two.json").write_text(
+        json.dumps([cubic.as_dict(), Molecule(["Cu", "Cu"], [[0, 0, 0], [2.2, 0, 0]]).as_dict()])
+    )
+    bulk("Cu", a=3.6, cubic=True).write(files / "ase.json")
+    names = ["a.json", "b.cif", "POSCAR", "ase.json", "crystals.extxyz@1"]
+    result = run("predict", "-m", model, *(files / name for name in names), "--json")
+    assert result.exit_code == 0, result.stderr
+    energies = [row["energy"] for row in json.loads(result.stdout)["results"]]
+    assert len(energies) == 5 and np.ptp(energies) < 1e-4
+    both = json.loads(run("predict", "-m", model, files / "two.json", "--json").stdout)["results"]
+    assert [row["n_atoms"] for row in both] == [4, 2]
+
+
+@pytest.mark.parametrize("command", ["predict", "relax", "md"])
+def test_bad_input_files_are_named(files, model, command):
+    (files / "broken.cif").write_text("data_nothing\n_cell_length_a 3\n")
+    (files / "broken.json").write_text("{")
+    (files / "notes.txt").write_text("dear diary")
+    crowded = molecule("CO")
+    crowded.positions[1] = crowded.positions[0] + [0, 0, 0.1]
+    crowded.write(files / "crowded.extxyz")
+    for name, words in [
+        ("absent.xyz", "no such file"),
+        ("broken.cif", "broken.cif"),
+        ("broken.json", "cannot be read"),
+        ("notes.txt", "notes.txt"),
+        ("crowded.extxyz", "crowded.extxyz: "),
+    ]:
+        result = run(command, "-m", model, files / name)
+        assert result.exit_code == 2, f"{name}: {result.output}"
+        assert name in result.stderr and words in result.stderr
+        assert "Traceback" not in result.stderr and result.stdout == ""
+
+
+def test_partially_occupied_sites_are_refused(files, model):
+    from pymatgen.core import Lattice, Structure
+
+    alloy = Structure(Lattice.cubic(2.9), [{"Cu": 0.5, "Au": 0.5}], [[0, 0, 0]])
+    alloy.to(str(files / "alloy.cif"))
+    alloy.to(str(files / "alloy.json"))
+    for name in ("alloy.cif", "alloy.json"):
+        result = run("predict", "-m", model, files / name)
+        assert result.exit_code == 2 and "partially occupied" in result.stderr and name in result.stderr
+
+
+def test_unknown_models_and_devices(files, model):
+    result = run("predict", "-m", files / "absent.safetensors", files / "slab.traj")
+    assert result.exit_code == 2 and "absent.safetensors" in result.stderr and "Traceback" not in result.stderr
+    verbose = run("predict", "-m", files / "absent.safetensors", files / "slab.traj", "-v")
+    assert verbose.exit_code == 2 and "Traceback" in verbose.stderr
+    assert run("predict", "-m", model, files / "slab.traj", "--device", "abacus").exit_code == 2
+    assert run("predict", "-m", model).exit_code == 2
+    assert run("predict", "-m", model, files / "slab.traj", "-p", "charm").exit_code != 0
+
+
+@pytest.mark.parametrize("command", ["predict", "relax"])
+def test_nothing_is_overwritten_unasked(files, model, command):
+    out = files / "out.extxyz"
+    out.write_text("precious")
+    refused = run(command, "-m", model, files / "crystals.extxyz@1", "-o", out)
+    assert refused.exit_code == 2 and "out.extxyz exists; give --overwrite" in refused.stderr
+    assert out.read_text() == "precious"
+    assert run(command, "-m", model, files / "crystals.extxyz@1", "-o", out, "--overwrite").exit_code == 0
+    assert len(read(out)) == 4
+    assert not [path for path in files.iterdir() if path.name.startswith(".")], "temporary files were left"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("absent/out.extxyz", "does not exist"), ("out.xyzzy", "format"), ("POSCAR", "holds one structure")],
+)
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(files, model, name, words):
+    result = run("predict", "-m", model, files / "crystals.extxyz", "-o", files / name)
+    assert result.exit_code == 2 and words in result.stderr and result.stdout == ""
+
+
+def test_relax(files, model):
+    out, trajectory, log = files / "out.extxyz", files / "run.traj", files / "run.log"
+    result = run("relax", "-m", model, files / "slab.traj", "-o", out, "--trajectory", trajectory, "--log", log)
+    assert result.exit_code == 0, result.output
+    assert "converged" in result.stdout and "slab.traj" in result.stdout
+    relaxed, start = read(out), read(files / "slab.traj")
+    assert np.linalg.norm(relaxed.get_forces(), axis=1).max() <= 0.05
+    assert np.array_equal(relaxed.positions[:4].round(6), start.positions[:4].round(6)), "the fixed layer moved"
+    assert relaxed.info["relax_converged"] and relaxed.info["source"].endswith("slab.traj")
+    assert len(read(trajectory, ":")) == relaxed.info["relax_steps"] + 1 and log.exists()
+
+
+def test_relax_many_with_json_and_a_folder_of_trajectories(files, model):
+    folder = files / "steps"
+    arguments = ("-m", model, files / "slab.traj", files / "crystals.extxyz", "--cell", "--json")
+    result = run("relax", *arguments, "--trajectory", folder, "--fmax", "0.03")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["results"]
+    assert len(rows) == 4 and all(row["converged"] and row["error"] is None for row in rows)
+    assert np.ptp([row["energy"] for row in rows[1:]]) < 2e-3, "the crystals have one minimum"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(f"crystals-{n}.traj" for n in range(3)), "slab.traj",
+    ]  # fmt: skip
+    again = run("relax", *arguments, "--trajectory", folder, "--fmax", "0.03")
+    assert again.exit_code == 2 and "slab.traj exists" in again.stderr
+    resumed = run("relax", *arguments, "--trajectory", folder, "--fmax", "0.03", "--resume")
+    assert resumed.exit_code == 0
+    assert [row["n_steps"] for row in json.loads(resumed.stdout)["results"]] == [row["n_steps"] for row in rows]
+
+
+def test_relax_says_when_it_did_not_converge(files, model):
+    result = run("relax", "-m", model, files / "slab.traj", "--steps", "1")
+    assert result.exit_code == 3 and "NOT converged" in result.stdout
+
+
+def test_relax_with_a_wrong_optimizer(files, model):
+    result = run("relax", "-m", model, files / "slab.traj", "--optimizer", "simplex")
+    assert result.exit_code == 2 and "choose from BFGS" in result.stderr
+
+
+def test_relax_goes_on_with_the_others(files, model):
+    folder = files / "steps"
+    folder.mkdir()
+    (folder / "slab.traj").write_text("precious")
+    arguments = ("-m", model, files / "slab.traj", files / "crystals.extxyz@1", "--trajectory", folder, "--json")
+    result = run("relax", *arguments)
+    rows = json.loads(result.stdout)["results"]
+    assert result.exit_code == 2 and "slab.traj exists" in rows[0]["error"] and rows[1]["converged"]
+    assert (folder / "slab.traj").read_text() == "precious"
+
+
+def test_warnings_are_one_line(files, model):
+    molecule("CO").write(files / "co.xyz")
+    result = run("predict", "-m", model, files / "co.xyz")
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stderr.splitlines() if "train" in line]
+    assert line.startswith("Warning: ") and "C" in line and ".py" not in line
+    assert run("predict", "-m", model, files / "co.xyz", "-q").stderr == ""
+
+
+def test_relax_killed_and_resumed(files, model):
+    out, trajectory = files / "out.extxyz", files / "run.traj"
+    arguments = ["relax", "-m", model, files / "slab.traj", "-o", out, "--trajectory", trajectory, "--resume"]
+    arguments += ["--optimizer", "MDMin", "--fmax", "0.002", "--steps", "3000"]
+    command = [sys.executable, "-m", "faenet_calc", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while process.poll() is None and not (trajectory.exists() and trajectory.stat().st_size > 20_000):
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    n_before = len(read(trajectory, ":"))
+    assert n_before > 2 and not out.exists(), "the run was over before it could be killed"
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    straight = run("relax", "-m", model, files / "slab.traj", "--fmax", "0.002", "--json")
+    assert read(out).get_potential_energy() == pytest.approx(
+        json.loads(straight.stdout)["results"][0]["energy"], abs=1e-3
+    )
+    assert len(read(trajectory, ":")) > n_before
+
+
+def test_md(files, model):
+    out, log = files / "run.traj", files / "md.log"
+    result = run("md", "-m", model, files / "slab.traj", "-o", out, "--steps", "20", "--interval", "5", "--log", log)
+    assert result.exit_code == 0, result.output
+    assert "temperature" in result.stdout and len(read(out, ":")) == 5 and log.exists()
+    again = run("md", "-m", model, files / "slab.traj", "-o", out, "--steps", "20")
+    assert again.exit_code == 2 and "run.traj exists" in again.stderr
+
+
+def test_md_resumed_is_the_same_to_the_bit(files, model):
+    def md(name, steps, *more):
+        arguments = ("--ensemble", "nve", "--steps", steps, "--timestep", 2, "--seed", 5, "--interval", 10, "--json")
+        return run("md", "-m", model, files / "slab.traj", "-o", files / name, *arguments, *more)
+
+    straight = md("straight.traj", 60)
+    assert straight.exit_code == 0, straight.output
+    assert md("halves.traj", 30).exit_code == 0 and md("halves.traj", 60, "--resume").exit_code == 0
+    ours, theirs = read(files / "halves.traj", ":"), read(files / "straight.traj", ":")
+    assert len(ours) == len(theirs) == 7
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.array_equal(a.positions, b.positions) and np.array_equal(a.get_momenta(), b.get_momenta())
+    summary = json.loads(straight.stdout)
+    assert summary["n_steps"] == 60 and summary["time_ps"] == pytest.approx(0.12)
+    assert abs(summary["drift_meV_per_atom_ps"]) < 5 and summary["stopped_because"] is None
+
+
+def test_md_stops_with_a_message_and_a_snapshot(files, model):
+    cold = bulk("Cu", a=3.6, cubic=True)
+    cold.set_momenta(np.full((4, 3), 0.3) * [[1], [-1], [1], [-1]])
+    cold.write(files / "cold.traj")
+    result = run(
+        *("md", "-m", model, files / "cold.traj", "-o", files / "run.traj", "--json", "--steps", 500),
+        *("--temperature", 2000, "--max-temperature", 400, "--thermostat", 20),
+    )
+    assert result.exit_code == 1, result.output
+    content = json.loads(result.stdout)
+    assert "temperature exploded" in content["stopped_because"] and content["n_steps"] < 500
+    assert f"stopped after {content['n_steps']} steps: the temperature exploded" in result.stderr
+    assert read(content["snapshot"]).info["stopped_because"] == content["stopped_because"]
+
+
+def test_md_watches_the_committee(files, committee):
+    limit = ("--max-committee-std", "1e-6", "--steps", "5")
+    result = run("md", "-m", committee / "*.safetensors", files / "slab.traj", *limit)
+    assert result.exit_code == 2 and "cannot start: the model is unsure: committee spread" in result.stderr
+    assert run("md", "-m", committee / "*.safetensors", files / "slab.traj", *limit[2:]).exit_code == 0
+
+
+def test_md_takes_one_structure(files, model):
+    result = run("md", "-m", model, files / "crystals.extxyz")
+    assert result.exit_code == 2 and "has 3 structures; pick one" in result.stderr
+    refused = run("md", "-m", model, files / "crystals.extxyz@0", "--max-committee-std", "0.1", "--steps", "1")
+    assert refused.exit_code == 2 and "give several models" in refused.stderr
+
+
+def test_progress_bars_are_for_terminals(files, model):
+    result = run("relax", "-m", model, files / "crystals.extxyz@0", "--cell")
+    assert "steps/s" not in result.stderr and "\r" not in result.output
+    quiet = run("relax", "-m", model, files / "crystals.extxyz@1", "-q")
+    assert quiet.stdout == "" and quiet.exit_code == 0
