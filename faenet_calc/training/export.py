@@ -119,7 +119,8 @@ def labelled_atoms(record: Record, *, energy_key: str | None = None, forces_key:
     """The structure with its labels as a single-point calculation, forces raw."""
     labels = labels_of(record, energy_key=energy_key, forces_key=forces_key)
     atoms = record.atoms.copy()
-    atoms.info = dict(record.info)
+    # Files hold numbers, words and arrays; ASE's slab builders leave nested tables in info.
+    atoms.info = {name: value for name, value in record.info.items() if np.asarray(value).dtype.kind in "biufUS"}
     stress = labels.stress
     given: dict[str, Any] = {
         "energy": labels.energy,

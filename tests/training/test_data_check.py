@@ -1,0 +1,316 @@
+"""`data check` finds each planted fault, and finds nothing in clean data."""
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import add_adsorbate, bulk, fcc111
+from ase.calculators.emt import EMT
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms
+from ase.io import write
+
+from faenet_calc.training.check_data import check_files
+
+
+def _labelled(atoms, **changes):
+    """A copy with raw EMT labels, or other ones where given."""
+    source = atoms.copy()
+    source.calc = EMT()
+    results = {
+        "energy": source.get_potential_energy(),
+        "forces": source.get_forces(apply_constraint=False),
+        **changes,
+    }
+    copy = atoms.copy()
+    copy.info = {}  # ASE's slab builder leaves a note there that files cannot hold
+    copy.calc = SinglePointCalculator(copy, **{name: value for name, value in results.items() if value is not None})
+    return copy
+
+
+def _clean():
+    """Rattled Cu slabs with and without adatoms, and cells of Cu, Pd and Ag: several compositions, nothing wrong."""
+    random = np.random.default_rng(1)
+    structures = []
+    for number in range(12):
+        slab = fcc111("Cu", (2, 2, 3), vacuum=6, periodic=True)
+        if number % 2:
+            add_adsorbate(slab, "Pd" if number % 4 == 1 else "Ag", 2.2, "fcc")
+        mixed = bulk("Cu", cubic=True) * (1, 1, 2)
+        mixed.symbols[: number % 3 + 1] = "Pd"
+        mixed.symbols[4 : 4 + number % 2] = "Ag"
+        structures += [slab, mixed, bulk(("Cu", "Pd", "Ag")[number % 3], cubic=True)]
+    structures = [_moved(atoms, random) for atoms in structures]
+    return [_labelled(atoms) for atoms in structures + [_moved(atoms, random) for atoms in structures]]
+
+
+def _moved(atoms, random):
+    copy = atoms.copy()
+    copy.positions += random.normal(0, 0.05, (len(atoms), 3))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return _clean()
+
+
+def _copies(structures):
+    copies = []
+    for atoms in structures:
+        copy = atoms.copy()
+        copy.calc = SinglePointCalculator(copy, **atoms.calc.results)
+        copies.append(copy)
+    return copies
+
+
+def _relabel(atoms, **changes):
+    results = {**atoms.calc.results, **changes}
+    atoms.calc = SinglePointCalculator(atoms, **{k: v for k, v in results.items() if v is not None})
+
+
+def energy_under_another_name(data):
+    for atoms in data:
+        atoms.info["REF_energy"] = atoms.calc.results["energy"]
+        _relabel(atoms, energy=None)
+
+
+def forces_under_another_name(data):
+    for atoms in data:
+        atoms.arrays["dft_forces"] = atoms.calc.results["forces"]
+        _relabel(atoms, forces=None)
+
+
+def virial_instead_of_stress(data):
+    for atoms in data:
+        atoms.info["virial"] = np.eye(3)
+
+
+def second_energy(data):
+    for atoms in data:
+        atoms.info["dft_energy"] = 1.5
+
+
+def free_energy_differs(data):
+    _relabel(data[0], free_energy=data[0].calc.results["energy"] + 1.0)
+
+
+def zeroed_without_mark(data):
+    for atoms in data[:10]:
+        forces = atoms.calc.results["forces"].copy()
+        forces[: len(forces) // 2] = 0
+        _relabel(atoms, forces=forces)
+
+
+def zeroed_fixed_atoms(data):
+    for atoms in data[:10]:
+        forces = atoms.calc.results["forces"].copy()
+        forces[:3] = 0
+        _relabel(atoms, forces=forces)
+        atoms.set_constraint(FixAtoms(indices=[0, 1, 2]))
+
+
+def copied_structure(data):
+    data += _copies(data[3:5])
+
+
+def contradicting_copy(data):
+    data += _copies(data[3:4])
+    _relabel(data[-1], energy=data[-1].calc.results["energy"] + 0.5)
+
+
+def nan_energy(data):
+    _relabel(data[2], energy=np.nan)
+
+
+def nan_forces(data):
+    forces = data[2].calc.results["forces"].copy()
+    forces[1, 1] = np.inf
+    _relabel(data[2], forces=forces)
+
+
+def nan_positions(data):
+    data[4].positions[0, 0] = np.nan
+
+
+def flat_cell(data):
+    data[4].cell[2] = data[4].cell[1]
+
+
+def energy_outlier(data):
+    _relabel(data[7], energy=data[7].calc.results["energy"] + 50)
+
+
+def force_outlier(data):
+    forces = data[7].calc.results["forces"].copy()
+    forces[0] += 200
+    forces[1] -= 200
+    _relabel(data[7], forces=forces)
+
+
+def adsorption_and_total(data):
+    for atoms in data[::5]:
+        _relabel(atoms, energy=atoms.calc.results["energy"] - 5.0 * len(atoms))
+
+
+def same_composition_two_codes(data):
+    del data[:]
+    data += _rattled(bulk("Cu", cubic=True), 30)
+    for atoms in data[:9]:
+        _relabel(atoms, energy=atoms.calc.results["energy"] - 1000.0)
+
+
+def one_composition(data):
+    cell = bulk("Cu", cubic=True)
+    cell.symbols[0] = "Pd"
+    data[:] = _rattled(cell, 20)
+
+
+def rare_element(data):
+    cell = bulk("Cu", cubic=True)
+    cell.symbols[0] = "Ni"
+    data += _rattled(cell, 2)
+
+
+def far_atom(data):
+    atoms = bulk("Cu", cubic=True) * (2, 2, 1)
+    atoms.cell[2, 2] = 40
+    atoms += Atoms("Cu", [[0, 0, 22]])
+    data.append(_labelled(atoms))
+
+
+def overlap(data):
+    atoms = data[0].copy()
+    atoms.positions[1] = atoms.positions[0] + [0, 0, 0.2]
+    data.append(_labelled(atoms, energy=data[0].calc.results["energy"], forces=np.zeros((len(atoms), 3))))
+
+
+def no_periodicity(data):
+    data[0].pbc = False
+
+
+def lost_cell(data):
+    data[0].pbc = False
+    data[0].cell[:] = 0
+
+
+def drifting_forces(data):
+    for atoms in data[:3]:
+        _relabel(atoms, forces=atoms.calc.results["forces"] + [0, 0, 0.3])
+
+
+def wrong_sign(data):
+    for atoms in data[:30]:
+        _relabel(atoms, forces=-atoms.calc.results["forces"])
+    _interleave(data)
+
+
+def hartree_per_bohr(data):
+    for atoms in data:
+        _relabel(atoms, forces=atoms.calc.results["forces"] / 51.42)
+    _interleave(data)
+
+
+def partly_unlabelled(data):
+    for atoms in data[:5]:
+        atoms.calc = None
+
+
+def no_labels(data):
+    for atoms in data:
+        atoms.calc = None
+
+
+def _interleave(data):
+    """Each structure followed by its moved copy, as in a trajectory."""
+    half = len(data) // 2
+    data[:] = [atoms for pair in zip(data[:half], data[half:], strict=True) for atoms in pair]
+    signs = {atoms.calc.results["forces"][0, 0] for atoms in data}
+    assert len(signs) == len(data)
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        factor = np.abs(first.calc.results["forces"]).max() / np.abs(_labelled(first).calc.results["forces"]).max()
+        sign = np.sign((first.calc.results["forces"] * _labelled(first).calc.results["forces"]).sum())
+        _relabel(second, forces=sign * factor * _labelled(second).calc.results["forces"])
+
+
+def _rattled(atoms, count):
+    random = np.random.default_rng(5)
+    return [_labelled(_moved(atoms, random)) for _ in range(count)]
+
+
+FAULTS = [
+    (energy_under_another_name, "unread-labels", "error"),
+    (forces_under_another_name, "unread-labels", "error"),
+    (virial_instead_of_stress, "unread-labels", "warning"),
+    (second_energy, "other-energies", "note"),
+    (free_energy_differs, "free-energy", "note"),
+    (zeroed_without_mark, "zeroed-forces", "error"),
+    (zeroed_fixed_atoms, "zeroed-forces-fixed", "warning"),
+    (copied_structure, "duplicates", "warning"),
+    (contradicting_copy, "contradictions", "error"),
+    (nan_energy, "nan-labels", "error"),
+    (nan_forces, "nan-labels", "error"),
+    (nan_positions, "unusable", "error"),
+    (flat_cell, "unusable", "error"),
+    (energy_outlier, "energy-outliers", "warning"),
+    (force_outlier, "force-outliers", "warning"),
+    (adsorption_and_total, "mixed-energies", "error"),
+    (same_composition_two_codes, "mixed-energies", "error"),
+    (one_composition, "rank-deficient", "warning"),
+    (rare_element, "few-samples", "warning"),
+    (far_atom, "isolated-atoms", "warning"),
+    (overlap, "overlapping-atoms", "error"),
+    (no_periodicity, "cell-without-pbc", "warning"),
+    (lost_cell, "missing-cell", "warning"),
+    (drifting_forces, "net-force", "warning"),
+    (wrong_sign, "forces-not-slope", "error"),
+    (hartree_per_bohr, "forces-not-slope", "error"),
+    (partly_unlabelled, "missing-energy", "warning"),
+    (no_labels, "missing-energy", "error"),
+]
+
+
+@pytest.mark.parametrize(("plant", "code", "severity"), FAULTS, ids=[plant.__name__ for plant, _, _ in FAULTS])
+def test_finds_each_planted_fault(clean, tmp_path, plant, code, severity):
+    data = _copies(clean)
+    plant(data)
+    write(tmp_path / "data.extxyz", data)
+    report = check_files(tmp_path / "data.extxyz")
+    found = {finding.code: finding for finding in report.findings}
+    assert code in found, list(found)
+    assert found[code].severity == severity
+    assert found[code].advice
+    assert report.ok == ("error" not in {finding.severity for finding in report.findings})
+
+
+def test_clean_data_passes_without_a_word(clean, tmp_path):
+    write(tmp_path / "data.extxyz", clean)
+    report = check_files(tmp_path / "data.extxyz")
+    assert report.findings == ()
+    assert report.ok
+    assert report.n_structures == report.n_energies == report.n_forces == len(clean)
+
+
+def test_right_forces_along_a_trajectory_pass(clean, tmp_path):
+    data = _copies(clean)
+    _interleave(data)
+    write(tmp_path / "data.extxyz", data)
+    assert check_files(tmp_path / "data.extxyz").findings == ()
+
+
+def test_the_right_keys_silence_the_finding(clean, tmp_path):
+    data = _copies(clean)
+    energy_under_another_name(data)
+    write(tmp_path / "data.extxyz", data)
+    assert check_files(tmp_path / "data.extxyz", energy_key="REF_energy").findings == ()
+
+
+def test_an_empty_file_is_an_error(tmp_path):
+    (tmp_path / "empty.extxyz").write_text("")
+    assert [finding.code for finding in check_files(tmp_path / "empty.extxyz").findings] == ["empty"]
+
+
+@pytest.mark.parametrize(("folder", "n_structures", "errors"), [("co2-ni100", 792, 0), ("mlearn", 979, 0)])
+def test_real_data_has_no_errors(shared_dir, folder, n_structures, errors):
+    report = check_files(shared_dir / "data" / folder)
+    assert report.n_structures == n_structures
+    assert report.count("error") == errors
