@@ -56,7 +56,7 @@ def measure(frames: str, steps: int) -> None:
     atoms.get_forces()
     for what in ("energy", "forces", "stress"):
         row(case, f"step ({what})", median_ms(lambda what=what: step(what), steps), "ms")
-    source, committee, potential = calc.source, calc.committee, calc.committee.members[0]
+    source, committee = calc.source, calc.committee
     graphs = source.graphs(atoms, reuse=True)
     (graph,) = graphs.values()
     row(case, "edges", graph.n_edges, "")
@@ -65,7 +65,6 @@ def measure(frames: str, steps: int) -> None:
     row(case, "copy of atoms", median_ms(atoms.copy, steps), "ms")
     row(case, "check of state", median_ms(lambda: calc.check_state(atoms), steps), "ms")
     row(case, "committee (forces)", median_ms(lambda: committee.evaluate(graphs, ["forces"]), steps), "ms")
-    row(case, "potential.evaluate (forces)", median_ms(lambda: potential.evaluate(graph), steps), "ms")
 
 
 def main() -> None:

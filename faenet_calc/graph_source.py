@@ -97,7 +97,9 @@ class GraphSource:
                 neighbors=verlet if reuse else None,
             )
             self._look_for_isolated(graphs[key], key[0])
-        self._look_at_elements(graphs[next(iter(graphs))])
+        first_graph = next(iter(graphs.values()))
+        self._look_at_elements(first_graph)
+        self._tell_of_deleted_atoms(first_graph)
         return graphs
 
     def _say(self, topic: str, message: str) -> None:
@@ -138,6 +140,15 @@ class GraphSource:
             if self.on_unknown_element == "error":
                 self._say(f"elements {foreign}", message)
         self._checked_numbers = numbers
+
+    def _tell_of_deleted_atoms(self, graph: AtomGraph) -> None:
+        if any(member.config.graph.rewiring == "remove-tag-0" for member in self.committee.members):
+            deleted = int((graph.tags == 0).sum())
+            self._say(
+                "deleted",
+                f"this model deletes sub-surface atoms (tag 0), here {deleted} of {graph.n_atoms}: they have no forces and "
+                "no influence; keep them fixed (FixAtoms) in relaxations",
+            )
 
     def _look_for_isolated(self, graph: AtomGraph, cutoff: float) -> None:
         if graph.n_atoms == 1 or self.on_isolated_atoms == "ignore":

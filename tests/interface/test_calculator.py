@@ -330,7 +330,7 @@ def test_predict_equals_one_by_one(gradient_potential, slab):
 
 def test_predict_cuts_batches_by_work(gradient_potential, slab, count_evaluations, monkeypatch):
     calc = FAENetCalculator(gradient_potential)
-    monkeypatch.setattr("faenet_calc.batches.EDGE_COPIES", 1)
+    monkeypatch.setattr("faenet_calc.batches.EDGE_COPIES", {"cpu": 1})
     assert len(calc.predict([slab] * 3, ["energy"])) == 3
     assert len(count_evaluations) == 3
     monkeypatch.undo()
@@ -420,9 +420,14 @@ def test_unavailable_properties_say_why(gradient_potential, direct_potential, sl
     assert FAENetCalculator(direct_potential, forces="gradient").get_property("stress", slab).shape == (6,)
 
 
-def test_upstream_style_rewiring_is_told(slab):
-    calc = FAENetCalculator(build(graph={"rewiring": "remove-tag-0"}))
+def test_models_that_delete_atoms_say_so(slab):
+    rewired = build(graph={"rewiring": "remove-tag-0"})
+    slab.set_tags([0] * 4 + [1] * 4)
+    calc = slab.calc = FAENetCalculator(rewired)
     assert calc.info["deletes_subsurface_atoms"] and calc.info["needs_tags"]
+    with pytest.warns(UserWarning, match=r"deletes sub-surface atoms \(tag 0\), here 4 of 8.*FixAtoms"):
+        forces = slab.get_forces()
+    assert not forces[:4].any() and np.abs(forces[4:]).max() > 1e-4
     slab.set_tags(0)
-    with pytest.raises(InputError, match="only tag-0"):
-        FAENetCalculator(calc.committee.members[0], tags="atoms").get_property("energy", slab)
+    with pytest.raises(InputError, match="only tag-0"), pytest.warns(UserWarning, match="here 8 of 8"):
+        FAENetCalculator(rewired, tags="atoms").get_property("energy", slab)

@@ -251,12 +251,7 @@ def test_a_plain_script(repository):
         f"atoms.calc = FAENetCalculator({str(repository / 'tests/data/emt-copper.safetensors')!r}, device='cpu')\n"
         "LBFGS(atoms).run(fmax=0.05)\nprint('energy', atoms.get_potential_energy())\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", script],
-        capture_output=True,
-        text=True,
-        env=environment(repository),
-    )
+    run = in_process(repository, ["-W", "error::UserWarning", "-c", script])
     assert run.returncode == 0, run.stderr
     assert "energy" in run.stdout
 
@@ -264,10 +259,8 @@ def test_a_plain_script(repository):
 @pytest.mark.slow
 def test_memory_does_not_grow(repository):
     """In a process of its own: 4,000 steps after a warm-up (benchmarks/memory_md.py takes 100,000)."""
-    command = [sys.executable, "benchmarks/memory_md.py", "--steps", "4000", "--warm-up", "500"]
-    run = subprocess.run(
-        command, capture_output=True, text=True, cwd=repository, check=True, env=environment(repository)
-    )
+    run = in_process(repository, ["benchmarks/memory_md.py", "--steps", "4000", "--warm-up", "500"])
+    assert run.returncode == 0, run.stderr
     rows = {row["metric"]: row["value"] for row in map(json.loads, run.stdout.splitlines())}
     assert rows["growth_mb"] < 5.0
     assert abs(rows["drift_mev_per_atom_ps"]) < 0.2
