@@ -146,8 +146,8 @@ class GraphSource:
             deleted = int((graph.tags == 0).sum())
             self._say(
                 "deleted",
-                f"this model deletes sub-surface atoms (tag 0), here {deleted} of {graph.n_atoms}: they have no forces and "
-                "no influence; keep them fixed (FixAtoms) in relaxations",
+                f"this model deletes sub-surface atoms (tag 0), here {deleted} of {graph.n_atoms}: they have no forces "
+                "and no influence; keep them fixed (FixAtoms) in relaxations",
             )
 
     def _look_for_isolated(self, graph: AtomGraph, cutoff: float) -> None:

@@ -150,6 +150,16 @@ def test_no_history_is_kept(gradient_potential, slab):
     assert not any(isinstance(value, torch.Tensor) for value in calc.results.values())
 
 
+def test_potentials_in_training_can_be_used(slab):
+    """A potential whose weights want gradients gives the same numbers and keeps no history."""
+    training = build().requires_grad_(True)
+    calc = FAENetCalculator(training)
+    np.testing.assert_array_equal(
+        calc.get_property("forces", slab), FAENetCalculator(build()).get_property("forces", slab)
+    )
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in training.parameters())
+
+
 def test_float32_energies_come_as_float64(slab):
     double, single = build(), build(dtype="float32")
     slab.calc = FAENetCalculator(single)
