@@ -148,7 +148,7 @@ def _read_with_ase(path: Path) -> Iterator[Record]:
             yield _record_of(atoms, path, index)
     except UnknownFileTypeError as error:
         raise InputError(f"{path}: the format is not known to ASE ({error}); convert it to extxyz first") from error
-    except (InputError, OSError):
+    except (InputError, PermissionError):
         raise
     except Exception as error:  # readers of many authors fail in many ways; all mean the file
         raise InputError(f"{path} cannot be read as {kind} ({type(error).__name__}: {error})") from error
