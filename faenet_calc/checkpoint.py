@@ -149,8 +149,9 @@ def _locate(name_or_path: str | Path) -> Path:
 def _read(path: Path, *, with_tensors: bool = True) -> _Content:
     """Read a checkpoint file; say what else it is if it is none."""
     with path.open("rb") as stream:
-        start = stream.read(4)
-    if start[:2] == b"PK" or start[:1] == b"\x80":
+        start = stream.read(9)
+    # A safetensors file begins with the length of its header, whose lowest byte may be any, and then a brace.
+    if start[8:] != b"{" and (start[:2] == b"PK" or start[:1] == b"\x80"):
         raise InputError(
             f"{path} is a pickle (torch.save), not a {SUFFIX} file; if it holds weights of the original FAENet code, "
             f"use `faenet-calc convert {path.name} NEW{SUFFIX}`"

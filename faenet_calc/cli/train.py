@@ -9,6 +9,8 @@ import click
 from faenet_calc.cli.options import verbosity, verbosity_options
 from faenet_calc.errors import InputError
 
+MAX_REPORTED = 2000  # structures of a set in the report
+
 if TYPE_CHECKING:
     from faenet_calc.training.loop import TrainResult
     from faenet_calc.training.settings import TrainConfig
@@ -65,7 +67,11 @@ def command(
 
     talks = verbosity(ctx) >= 0 and not as_json
     result = train(config, resume=resume == "auto", overwrite=overwrite, job_limit_s=time_limit, progress=talks)
+    if not result.writes:
+        return
     summary = _summary(result)
+    if result.finished != "interrupted" and result.config.run.report:
+        summary["errors"] = _report(result, talks)
     click.echo(json.dumps(summary) if as_json else f"{result.checkpoint} ({result.finished})")
 
 
@@ -90,6 +96,45 @@ def _summary(result: "TrainResult") -> dict[str, Any]:
         "elapsed_s": result.state.elapsed_s,
         "best": {name: value for name, value in last.items() if name != "is_best"},
     }
+
+
+def _report(result: "TrainResult", talks: bool) -> dict[str, dict[str, float]]:
+    """Errors of the best weights with the potential's own frames, by set; also report.html and errors.json."""
+    from faenet_calc.checkpoint import load_potential
+    from faenet_calc.reports.learning import evaluation_sections, training_report
+    from faenet_calc.training.assessment import assess
+    from faenet_calc.training.config import dump_config
+
+    potential = load_potential(result.checkpoint, device=None if result.config.run.device == "auto" else "cpu")
+    errors, sections = {}, []
+    for name in ("test", "val"):
+        part = result.parts.get(name)
+        if part is None:
+            continue
+        chosen = part.indices[:: max(1, len(part) // MAX_REPORTED)]
+        found = assess(
+            potential, part.dataset, chosen, free_atoms_only=result.config.loss.free_atoms_only, records=True
+        )
+        errors[name] = {"n_structures": found.n_structures, **found.metrics}
+        sections.append(evaluation_sections(name, found))
+        if talks:
+            shown = (("energy_mae_per_atom", "meV/atom"), ("forces_mae", "meV/Å"))
+            words = [f"{1e3 * found.metrics[key]:.2f} {unit}" for key, unit in shown if key in found.metrics]
+            click.echo(f"{name}: {', '.join(words)} (all frames, {found.n_structures} structures)", err=True)
+    (result.folder / "errors.json").write_text(json.dumps(errors, indent=1) + "\n")
+    notes = (
+        f"{result.state.step} steps, {result.state.epoch} epochs, {result.state.elapsed_s:.0f} s; ended by "
+        f"{result.finished}; best weights from step {result.state.best_step}"
+    )
+    training_report(
+        result.folder / "report.html",
+        title=f"Training of {result.config.model.name or result.folder.name}",
+        history=result.state.history,
+        sections=sections,
+        config=dump_config(result.config),
+        notes=notes,
+    )
+    return errors
 
 
 def _find_lr(config: "TrainConfig", as_json: bool) -> None:

@@ -5,6 +5,7 @@ and so on, each stratum in random order. Batches are then random and of nearly e
 from (seed, epoch, structure), so it depends neither on the number of processes nor on where a run was interrupted.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from faenet_calc.frames import Frames, build_frames
 from faenet_calc.training.data import GraphDataset, LabelledBatch, LabelledGraph, collate
 
 Indices = NDArray[np.int64]
+REPLAY_OFFSET = 1 << 40  # on the index of replayed structures, so that their frames are their own
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,6 +96,39 @@ def ordered_batches(indices: Indices, costs: NDArray[np.generic], limit: float) 
     return [np.array(batch, dtype=np.int64) for batch in batches]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replay:
+    """Old data that is mixed into every batch of a fine-tuning.
+
+    Attributes:
+        dataset: Of the data that the model was trained on.
+        share: Of a batch.
+        references: [119] (eV) change of the element references, which the old labels follow.
+    """
+
+    dataset: GraphDataset
+    share: float
+    references: NDArray[np.float64]
+
+    def draw(self, n_new: int, seed: Sequence[int]) -> list[LabelledGraph]:
+        """Random old structures for a batch of ``n_new`` new ones, in terms of the new references."""
+        n_old = max(1, round(n_new * self.share / (1 - self.share)))
+        chosen = np.random.default_rng(list(seed)).choice(
+            len(self.dataset), min(n_old, len(self.dataset)), replace=False
+        )
+        items = [self.dataset[int(index)] for index in chosen]
+        return [
+            dataclasses.replace(
+                item,
+                index=item.index + REPLAY_OFFSET,
+                energy=None
+                if item.energy is None
+                else item.energy + float(self.references[item.graph.atomic_numbers.numpy()].sum()),
+            )
+            for item in items
+        ]
+
+
 class BatchMaker:
     """Makes training batches: structures from the data set, with their random frames.
 
@@ -102,14 +137,24 @@ class BatchMaker:
         config: Of the potential, for its frames.
         mode: Frames of training.
         seed: Of the run.
+        replay: Old data to mix in.
     """
 
-    def __init__(self, dataset: GraphDataset, config: PotentialConfig, mode: FrameMode, seed: int) -> None:
-        self.dataset, self.config, self.mode, self.seed = dataset, config, mode, seed
+    def __init__(
+        self,
+        dataset: GraphDataset,
+        config: PotentialConfig,
+        mode: FrameMode,
+        seed: int,
+        replay: Replay | None = None,
+    ) -> None:
+        self.dataset, self.config, self.mode, self.seed, self.replay = dataset, config, mode, seed, replay
 
     def make(self, indices: Indices, epoch: int) -> TrainBatch:
         """The batch of some structures in an epoch."""
         items = [self.dataset[int(index)] for index in indices]
+        if self.replay is not None:
+            items += self.replay.draw(len(items), [self.seed, epoch, int(indices[0])])
         if self.mode != "stochastic":
             return TrainBatch(labelled=collate(items), frames=self.mode)
         drawn = [self._draw(item, epoch) for item in items]

@@ -28,6 +28,8 @@ from faenet_calc.presets import preset as preset_config
 from faenet_calc.training.recipes import RECIPES
 from faenet_calc.training.settings import ModelSection, TrainConfig
 
+_COMMAND_LINE = 0  # stands for the line of a setting that came with --set
+
 
 def load_config(path: str | Path, settings: Iterable[str] = ()) -> TrainConfig:
     """The settings in a YAML file with ``section.key=value`` settings on top.
@@ -60,6 +62,7 @@ def read_config(text: str, settings: Iterable[str] = (), *, source: str = "setti
         _put(mapping, path, value)
         for known in [name for name in lines if name == path or name.startswith(path + ".")]:
             del lines[known]
+        lines[path] = _COMMAND_LINE
     return config_from_mapping(mapping, source=source, lines=lines)
 
 
@@ -232,7 +235,9 @@ def _with_lines(message: str, lines: Mapping[str, int]) -> str:
         path = re.sub(r"\[\d+\].*", "", match.group(2))
         while path and path not in lines:
             path = path.rpartition(".")[0]
-        where = f"line {lines[path]}: " if path else ""
+        if not path:
+            return match.group(0)
+        where = "--set: " if lines[path] == _COMMAND_LINE else f"line {lines[path]}: "
         return f"{match.group(1)}{where}{match.group(2)}"
 
     return re.sub(r"(?m)^(  - )([\w.\[\]-]+)", locate, message)

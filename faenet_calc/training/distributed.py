@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from faenet_calc.errors import InputError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
@@ -91,3 +93,18 @@ def joined_ranks() -> Iterator[Ranks]:
         yield Ranks(rank=dist.get_rank(), world=world, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
     finally:
         dist.destroy_process_group()
+
+
+def pick_device(name: str, ranks: Ranks) -> torch.device:
+    """The device of a run; total energies need float64, which mps lacks."""
+    if name == "auto":
+        return torch.device("cuda", ranks.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"run.device = {name!r} is not a torch device: auto, cpu, cuda or cuda:0") from error
+    if device.type == "mps":
+        raise InputError("run.device = 'mps': training needs float64 energies, which mps lacks; use cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"run.device = {name!r}, but torch finds no CUDA device; use cpu")
+    return device

@@ -17,10 +17,11 @@ from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
 from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
 from faenet_calc.training.config import config_to_mapping, dump_config, resumed_config
-from faenet_calc.training.distributed import Ranks, joined_ranks
+from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
 from faenet_calc.training.loss import TERMS, Loss
+from faenet_calc.training.memory import keep_freed_memory
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
-from faenet_calc.training.preparation import Prepared, prepare
+from faenet_calc.training.preparation import Part, Prepared, prepare
 from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage, parameter_groups
 from faenet_calc.training.settings import TrainConfig
 from faenet_calc.training.state import FILE, TrainState, load_state, replace_file, save_state
@@ -42,6 +43,8 @@ class TrainResult:
         checkpoint: The best weights.
         state: Progress, with the history of validations.
         config: As resolved.
+        parts: Name of a set → its structures: train, val and, if there is one, test.
+        writes: Whether this process is the one that writes files.
         finished: "epochs", "time limit", "early stopping", or "interrupted" (resume it).
     """
 
@@ -49,6 +52,8 @@ class TrainResult:
     checkpoint: Path
     state: TrainState
     config: TrainConfig
+    parts: dict[str, Part]
+    writes: bool
     finished: str
 
 
@@ -70,6 +75,7 @@ def train(
         progress: Say what happens on stderr.
     """
     started = time.monotonic()
+    keep_freed_memory()
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     with joined_ranks() as ranks:
@@ -91,21 +97,6 @@ def train(
             return run.loop(started, job_limit_s)
         finally:
             torch.use_deterministic_algorithms(previous)
-
-
-def pick_device(name: str, ranks: Ranks) -> torch.device:
-    """The device of a run; total energies need float64, which mps lacks."""
-    if name == "auto":
-        return torch.device("cuda", ranks.local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"run.device = {name!r} is not a torch device: auto, cpu, cuda or cuda:0") from error
-    if device.type == "mps":
-        raise InputError("run.device = 'mps': training needs float64 energies, which mps lacks; use cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"run.device = {name!r}, but torch finds no CUDA device; use cpu")
-    return device
 
 
 class Run:
@@ -148,9 +139,8 @@ class Run:
             self.optimizer.load_state_dict(tensors["optimizer"])
             self.average.load(tensors["average"])
         self._plan()
-        self.maker = BatchMaker(
-            prepared.train.dataset, self.potential.config, self.config.frames.training, self.config.run.seed
-        )
+        frames, seed = self.config.frames.training, self.config.run.seed
+        self.maker = BatchMaker(prepared.train.dataset, self.potential.config, frames, seed, prepared.replay)
         self.journal = self._journal(progress) if ranks.writes else None
         if ranks.writes and not resume:
             replace_file(self.folder / CONFIG, dump_config(self.config).encode())
@@ -226,8 +216,17 @@ class Run:
         self._say(
             f"finished ({finished}) after {state.step} steps, {state.elapsed_s:.0f} s; best at step {state.best_step}"
         )
+        parts = {"train": self.prepared.train, "val": self.prepared.val}
+        if self.prepared.test is not None:
+            parts["test"] = self.prepared.test
         return TrainResult(
-            folder=self.folder, checkpoint=self.folder / BEST, state=state, config=self.config, finished=finished
+            folder=self.folder,
+            checkpoint=self.folder / BEST,
+            state=state,
+            config=self.config,
+            parts=parts,
+            writes=self.ranks.writes,
+            finished=finished,
         )
 
     def step(self, batch: Indices) -> None:

@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import dataclass
 
 from faenet_calc.training.batches import epoch_batches
-from faenet_calc.training.distributed import Ranks
-from faenet_calc.training.loop import Run, pick_device
+from faenet_calc.training.distributed import Ranks, pick_device
+from faenet_calc.training.loop import Run
 from faenet_calc.training.schedule import Schedule
 from faenet_calc.training.settings import TrainConfig
 

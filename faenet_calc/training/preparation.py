@@ -12,9 +12,10 @@ from faenet_calc.config import NormalizationConfig
 from faenet_calc.errors import InputError
 from faenet_calc.potential import Potential, as_dtype
 from faenet_calc.training import stats
-from faenet_calc.training.batches import Indices
+from faenet_calc.training.batches import Indices, Replay
 from faenet_calc.training.config import potential_config
 from faenet_calc.training.data import GraphDataset, open_dataset
+from faenet_calc.training.finetune import adopt_potential, freeze, open_replay, refitted
 from faenet_calc.training.settings import DataConfig, TrainConfig
 from faenet_calc.training.splits import split_dataset
 
@@ -40,6 +41,7 @@ class Prepared:
         config: With every open setting decided.
         train, val, test: The sets; ``test`` is None if there is none.
         potential: With random or given weights, ready to train.
+        replay: Old data to mix in, or None.
         notes: Lines for people: what was decided.
     """
 
@@ -48,6 +50,7 @@ class Prepared:
     val: Part
     test: Part | None
     potential: Potential
+    replay: Replay | None
     notes: tuple[str, ...]
 
 
@@ -106,14 +109,25 @@ def _split(
 
 def prepare(config: TrainConfig, device: torch.device, *, progress: bool = False) -> Prepared:
     """Open the data, fit the normalisation, build the potential."""
+    before = None
+    if config.finetune.checkpoint is not None:
+        config, before = adopt_potential(config)
     parts, split_notes = open_parts(
         config.data, cutoff=config.model.cutoff, max_neighbors=config.graph.max_neighbors, progress=progress
     )
     train = parts["train"]
     config, notes = _decide(config, train, len(parts["val"]))
     notes += split_notes
-    normalization, mean_neighbors = fit_normalization(config, train)
-    potential = _build(config, normalization, mean_neighbors, train)
+    replay = None
+    if before is None:
+        normalization, mean_neighbors = fit_normalization(config, train)
+        potential = _build(config, normalization, mean_neighbors, train)
+    else:
+        before.check_elements(torch.tensor(train.dataset.numbers))
+        potential, more = refitted(before, train.dataset, train.indices, config.finetune)
+        replay = open_replay(config, before, potential, progress=progress)
+        normalization, mean_neighbors = potential.config.normalization, None
+        notes += [*more, f"{freeze(potential, config.finetune.freeze):,} parameters are frozen"]
     potential.check_elements(torch.tensor(train.dataset.numbers))
     potential.model.to(device)
     section = dataclasses.replace(
@@ -135,6 +149,7 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = False
         val=parts["val"],
         test=parts.get("test"),
         potential=potential,
+        replay=replay,
         notes=tuple(notes),
     )
 

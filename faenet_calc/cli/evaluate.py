@@ -1,0 +1,171 @@
+"""`faenet-calc evaluate`: errors of a model on labelled data (L4)."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from faenet_calc.cli.options import show_progress, verbosity, verbosity_options
+from faenet_calc.errors import InputError
+
+if TYPE_CHECKING:
+    from faenet_calc.potential import Potential
+    from faenet_calc.training.assessment import Assessment
+    from faenet_calc.training.data import GraphDataset
+
+
+@click.command()
+@click.argument("data", metavar="DATA…", nargs=-1, required=True)
+@click.option("-m", "--model", help="Shipped name or checkpoint file. Default: the shipped one.")
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a self-contained HTML page.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option(
+    "--frames",
+    type=click.Choice(["auto", "one", "all", "exact", "stochastic"]),
+    default="auto",
+    show_default=True,
+    help="auto: the model's own.",
+)
+@click.option("--forces", type=click.Choice(["auto", "gradient", "direct"]), default="auto", show_default=True)
+@click.option("--free-atoms-only", is_flag=True, help="Count forces of unconstrained atoms only.")
+@click.option("--energy-key", help="Name of the per-structure scalar in the files; default: the energy.")
+@click.option("--forces-key", help="Name of the forces in the files; default: the calculator's forces.")
+@click.option("--align", is_flag=True, help="Fit one energy offset per element to the data first.")
+@click.option("--symmetry", type=click.IntRange(min=0), default=20, show_default=True, help="Structures to turn.")
+@click.option("--about-z", is_flag=True, help="Turn about z only, as in the paper's OC20 tables.")
+@click.option("--device", help="cpu, cuda, cuda:1; by default the best there is.")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), help="By default the stored one.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of anything random.")
+@click.option("--trust-pickle", is_flag=True, help="Read LMDB files of pickles, which can run code.")
+@click.option("--overwrite", is_flag=True, help="Replace a report that exists.")
+@verbosity_options
+@click.pass_context
+def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **options: Any) -> None:
+    """Compare the predictions of a model with the labels in DATA (extxyz, traj, db, …).
+
+    Energies in eV, forces in eV/Å. Symmetry metrics (Rot-I, Refl-I, F-Rot-E, F-Refl-E, %-diff) are absolute and per
+    structure.
+    """
+    report: Path | None = options["report"]
+    if report is not None and report.exists() and not options["overwrite"]:
+        raise InputError(f"{report} exists; give another name or --overwrite")
+    potential, dataset = _open(data, model, options, verbosity(ctx) >= 0 and not options["as_json"])
+    found, symmetry, offsets = _measure(ctx, potential, dataset, options)
+    result = {
+        "n_structures": found.n_structures,
+        **found.metrics,
+        "symmetry": symmetry,
+        "frames": potential.config.frames.mode if options["frames"] == "auto" else options["frames"],
+        "offsets": offsets,
+    }
+    if report is not None:
+        _write_report(report, model, dataset, found, symmetry)
+    if options["as_json"]:
+        click.echo(json.dumps(result))
+    elif verbosity(ctx) >= 0:
+        _print(found, symmetry)
+
+
+def _open(
+    data: tuple[str, ...], model: str | None, options: dict[str, Any], progress: bool
+) -> tuple["Potential", "GraphDataset"]:
+    from faenet_calc import pretrained
+    from faenet_calc.checkpoint import load_potential
+    from faenet_calc.training.data import open_dataset
+
+    potential = load_potential(model or pretrained.default_name(), device=options["device"], dtype=options["dtype"])
+    dataset = open_dataset(
+        list(data),
+        cutoff=potential.cutoff,
+        max_neighbors=potential.config.graph.max_neighbors,
+        energy_key=options["energy_key"],
+        forces_key=options["forces_key"],
+        trust_pickle=options["trust_pickle"],
+        progress=progress,
+    )
+    return potential, dataset
+
+
+def _measure(
+    ctx: click.Context, potential: "Potential", dataset: "GraphDataset", options: dict[str, Any]
+) -> tuple["Assessment", dict[str, Any] | None, dict[str, float] | None]:
+    import numpy as np
+    import torch
+    from tqdm import tqdm
+
+    from faenet_calc.training.alignment import aligned
+    from faenet_calc.training.assessment import assess
+    from faenet_calc.training.symmetry import symmetry_metrics
+
+    potential.check_elements(torch.tensor(dataset.numbers))
+    indices = np.arange(len(dataset))
+    offsets = None
+    if options["align"]:
+        potential, offsets = aligned(potential, dataset, indices)
+    with tqdm(total=len(dataset), unit="structure", disable=not show_progress(ctx)) as bar:
+        found = assess(
+            potential,
+            dataset,
+            indices,
+            frames=options["frames"],
+            forces=options["forces"],
+            free_atoms_only=options["free_atoms_only"],
+            records=True,
+            generator=torch.Generator().manual_seed(options["seed"]),
+            progress=bar.update,
+        )
+    turned = None
+    if options["symmetry"]:
+        chosen = np.linspace(0, len(dataset) - 1, min(options["symmetry"], len(dataset))).astype(int)
+        measured = symmetry_metrics(
+            potential,
+            dataset,
+            chosen,
+            frames=options["frames"],
+            seed=options["seed"],
+            about_z=options["about_z"],
+        )
+        turned = dataclasses.asdict(measured)
+    return found, turned, offsets
+
+
+def _write_report(
+    path: Path, model: str | None, dataset: "GraphDataset", found: "Assessment", symmetry: dict[str, Any] | None
+) -> None:
+    from faenet_calc.reports.learning import evaluation_sections, write_page
+
+    sources = [f"{info.get('source', '')}#{info.get('index', '')}" for info in map(dataset.info, range(len(dataset)))]
+    body = evaluation_sections("data", found, sources)
+    if symmetry is not None:
+        rows = "".join(f"<tr><td>{name}</td><td class='n'>{text}</td></tr>" for name, text in _symmetry_rows(symmetry))
+        body += f"<h2>symmetry</h2><table>{rows}</table>"
+    write_page(path, f"Errors of {model or 'the default model'}", body)
+
+
+def _symmetry_rows(symmetry: dict[str, Any]) -> list[tuple[str, str]]:
+    def milli(value: float | None, unit: str) -> str:
+        return "–" if value is None else f"{1e3 * value:.3g} {unit}"
+
+    return [
+        ("Rot-I", milli(symmetry["rot_i"], "meV")),
+        ("Refl-I", milli(symmetry["refl_i"], "meV")),
+        ("F-Rot-E", milli(symmetry["f_rot_e"], "meV/Å")),
+        ("F-Refl-E", milli(symmetry["f_refl_e"], "meV/Å")),
+        ("%-diff", f"{symmetry['percent_diff']:.2g} %"),
+    ]
+
+
+def _print(found: "Assessment", symmetry: dict[str, Any] | None) -> None:
+    from faenet_calc.reports.learning import SHOWN
+
+    click.echo(f"{found.n_structures} structures")
+    for name, (title, factor, unit) in SHOWN.items():
+        if name in found.metrics:
+            click.echo(f"  {title:<46}{found.metrics[name] * factor:>10.4g} {unit}")
+    for name, value in found.metrics.items():
+        if name.startswith("forces_mae["):
+            click.echo(f"  force MAE of {name[11:-1]:<33}{1e3 * value:>10.4g} meV/Å")
+    for title, text in [] if symmetry is None else _symmetry_rows(symmetry):
+        click.echo(f"  {title:<46}{text:>14}")

@@ -1,0 +1,1 @@
+"""Reports (L4): self-contained HTML pages from results, drawn as inline SVG."""

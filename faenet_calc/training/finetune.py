@@ -1,0 +1,88 @@
+"""Continuing from a trained potential (L3): its network, new element references, frozen parts, replay of old data."""
+
+import dataclasses
+
+import numpy as np
+
+from faenet_calc import elements
+from faenet_calc.checkpoint import load_potential
+from faenet_calc.config import PotentialConfig
+from faenet_calc.errors import InputError
+from faenet_calc.potential import Potential
+from faenet_calc.training.alignment import aligned
+from faenet_calc.training.batches import Indices, Replay
+from faenet_calc.training.data import GraphDataset, open_dataset
+from faenet_calc.training.settings import FinetuneConfig, FramesSection, ModelSection, TrainConfig
+
+
+def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:
+    """The settings with the network, frames, graph and energy of the model to continue from, and that model."""
+    assert config.finetune.checkpoint is not None
+    potential = load_potential(config.finetune.checkpoint, device="cpu", dtype=config.run.dtype)
+    own: PotentialConfig = potential.config
+    model = ModelSection(
+        **{f.name: getattr(own.model, f.name) for f in dataclasses.fields(own.model)},
+        preset=config.model.preset,
+        forces=own.forces,
+        name=config.model.name or own.name,
+    )
+    frames = FramesSection(
+        **{f.name: getattr(own.frames, f.name) for f in dataclasses.fields(own.frames)}, training=config.frames.training
+    )
+    adopted = dataclasses.replace(config, model=model, frames=frames, graph=own.graph, energy=own.energy)
+    return adopted, potential
+
+
+def refitted(
+    potential: Potential, dataset: GraphDataset, indices: Indices, config: FinetuneConfig
+) -> tuple[Potential, list[str]]:
+    """The potential with references that fit the new data and the elements of both, ready to train, and notes."""
+    notes = []
+    if config.refit_references:
+        potential, change = aligned(potential, dataset, indices)
+        words = ", ".join(f"{symbol} {value:+.3f}" for symbol, value in change.items())
+        notes.append(f"references refitted to the new data (eV): {words}")
+    known = potential.config.trained_elements
+    union = tuple(sorted({*known, *dataset.numbers})) if known else ()
+    settings = dataclasses.replace(potential.config, trained_elements=union)
+    fresh = Potential(settings)
+    fresh.model = potential.model
+    return fresh.train().requires_grad_(True), notes
+
+
+def open_replay(config: TrainConfig, before: Potential, after: Potential, *, progress: bool) -> Replay | None:
+    """The old data that is to be mixed in, or None."""
+    section = config.finetune
+    if not section.replay:
+        return None
+    if not 0 < section.replay_fraction < 1:
+        raise InputError(f"finetune.replay_fraction = {section.replay_fraction}, expected a share between 0 and 1")
+    dataset = open_dataset(
+        list(section.replay),
+        cutoff=before.cutoff,
+        max_neighbors=before.config.graph.max_neighbors,
+        cache_dir=config.data.cache_dir,
+        trust_pickle=config.data.trust_pickle,
+        progress=progress,
+    )
+    old, new = before.config.normalization.references, after.config.normalization.references
+    table = np.zeros(elements.MAX_Z + 1)
+    for symbol, value in new.items():
+        table[elements.atomic_number(symbol)] = value - old.get(symbol, 0.0)
+    return Replay(dataset=dataset, share=section.replay_fraction, references=table)
+
+
+def freeze(potential: Potential, parts: tuple[str, ...]) -> int:
+    """Stop the training of named parts of the network; the number of frozen parameters."""
+    modules = dict(potential.model.named_modules())
+    frozen = 0
+    for name in parts:
+        if name not in modules or not name:
+            known = ", ".join(key for key in modules if key and key.count(".") <= 1)
+            raise InputError(f"finetune.freeze names {name!r}, which the network does not have; parts: {known}")
+        for parameter in modules[name].parameters():
+            frozen += parameter.numel()
+            parameter.requires_grad_(False)
+    if not any(p.requires_grad for p in potential.model.parameters()):
+        raise InputError("finetune.freeze leaves nothing to train")
+    return frozen

@@ -1,0 +1,230 @@
+"""The loop end to end on a small set: what it leaves behind, its options, and the command line."""
+
+import csv
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from small_set import SMALL, write_small_set
+
+from faenet_calc.checkpoint import load_potential, read_metadata
+from faenet_calc.cli import main
+from faenet_calc.errors import InputError
+from faenet_calc.training.config import read_config
+from faenet_calc.training.data import open_dataset
+from faenet_calc.training.loop import train
+from faenet_calc.training.lr_finder import find_rate
+from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage, parameter_groups
+from faenet_calc.training.settings import OptimConfig
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAENET_CALC_CACHE", str(tmp_path / "cache"))
+    return write_small_set(tmp_path / "small.extxyz")
+
+
+def settings(data, folder, *more):
+    given = [f"data.train={[str(data)]}", f"run.out_dir={folder}", *SMALL, "optim.batch_size=4", *more]
+    return read_config("", given)
+
+
+def test_a_run_learns_and_leaves_a_checkpoint(data, tmp_path):
+    config = settings(data, tmp_path / "run", "run.max_epochs=30", "optim.lr=5e-3", "run.validate_every=10")
+    result = train(config)
+    assert result.finished == "epochs" and result.state.step == 30 * 3
+    losses = [row["train_loss"] for row in result.state.history]
+    assert len(losses) == 3 and losses[-1] < 0.5 * losses[0]
+    potential = load_potential(result.checkpoint, device="cpu")
+    assert potential.config.trained_elements == (8, 29, 46)
+    assert potential.config.normalization.references.keys() == {"O", "Cu", "Pd"}
+    stored = read_metadata(result.checkpoint)["extra"]["training"]
+    assert stored["config"]["optim"]["lr"] == 5e-3
+    assert stored["validation"]["loss"] == result.state.best
+    assert read_config((tmp_path / "run" / "config.yaml").read_text()) == result.config
+    with (tmp_path / "run" / "validation.csv").open() as stream:
+        assert [int(row["step"]) for row in csv.DictReader(stream)] == [30, 60, 90]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("frames.kind=none",),
+        ("frames.kind=augment3d",),
+        ("frames.kind=pca3d", "frames.training=all"),
+        ("model.forces=direct", "loss.conservation=0.5"),
+        ("loss.forces=0", "model.forces=none", "loss.energy_kind=mse"),
+        ("optim.schedule=plateau", "optim.plateau_patience=0", "optim.ema_decay=0"),
+        ("optim.accumulate=2", "loss.free_atoms_only=true", "optim.grad_clip=null"),
+        ("model.preset=paper-s2ef", "model.decoder.channels=16", "run.max_epochs=2", "model.energy_weighting=final"),
+    ],
+)
+def test_options_run(data, tmp_path, more):
+    result = train(settings(data, tmp_path / "run", "run.max_epochs=2", "data.val_fraction=0.25", *more))
+    assert result.finished == "epochs"
+    assert all(np.isfinite(row["loss"]) for row in result.state.history)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(data, tmp_path):
+    def weights(name, seed):
+        result = train(settings(data, tmp_path / name, "run.max_epochs=2", f"run.seed={seed}"))
+        return load_potential(result.checkpoint, device="cpu").state_dict()
+
+    first, again, other = weights("a", 1), weights("b", 1), weights("c", 2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_accumulation_is_one_larger_batch(data, tmp_path):
+    whole = train(settings(data, tmp_path / "a", "run.max_epochs=3", "optim.batch_size=4", "run.dtype=float64"))
+    parts = train(
+        settings(
+            data, tmp_path / "b", "run.max_epochs=3", "optim.batch_size=2", "optim.accumulate=2", "run.dtype=float64"
+        )
+    )
+    assert parts.state.history[-1]["loss"] == pytest.approx(whole.state.history[-1]["loss"], rel=1e-6)
+
+
+def test_a_time_limit_ends_a_run_with_its_learning_rate_annealed(data, tmp_path):
+    result = train(settings(data, tmp_path / "run", "run.time_limit_s=3"))
+    assert result.finished == "time limit" and result.state.elapsed_s < 4.5
+    assert result.state.history[-1]["lr"] < 0.1 * result.config.optim.lr
+    assert result.checkpoint.is_file()
+
+
+def test_a_finished_folder_is_not_overwritten_by_accident(data, tmp_path):
+    config = settings(data, tmp_path / "run", "run.max_epochs=1")
+    train(config)
+    with pytest.raises(InputError, match="--resume auto"):
+        train(config)
+    assert train(config, overwrite=True).state.step == 3
+
+
+def test_early_stopping(data, tmp_path):
+    more = ("run.max_epochs=50", "run.validate_every=1", "stop.patience=2", "optim.lr=1e-12", "optim.min_lr=0")
+    result = train(settings(data, tmp_path / "run", *more, "optim.ema_decay=0"))
+    assert result.finished == "early stopping" and result.state.epoch <= 10
+
+
+def test_an_unknown_stop_metric_is_named(data, tmp_path):
+    with pytest.raises(InputError, match="forces_mae"):
+        train(settings(data, tmp_path / "run", "run.max_epochs=1", "stop.metric=force_error"))
+
+
+def test_energies_alone_are_noticed(tmp_path, data):
+    from ase.calculators.singlepoint import SinglePointCalculator
+    from ase.io import read, write
+
+    structures = read(data, ":")
+    for atoms in structures:
+        atoms.calc = SinglePointCalculator(atoms, energy=atoms.get_potential_energy())
+    write(tmp_path / "energies.extxyz", structures)
+    result = train(settings(tmp_path / "energies.extxyz", tmp_path / "run", "run.max_epochs=1"))
+    assert result.config.model.forces == "none" and result.config.loss.forces == 0
+
+
+def test_fine_tuning_starts_from_the_model_with_new_references(data, tmp_path):
+    base = train(settings(data, tmp_path / "base", "run.max_epochs=20", "optim.lr=5e-3"))
+    moved = write_small_set(tmp_path / "moved.extxyz", seed=5)
+    from ase.calculators.singlepoint import SinglePointCalculator
+    from ase.io import read, write
+
+    structures = read(moved, ":")
+    for atoms in structures:
+        energy, forces = atoms.get_potential_energy() + 100 * len(atoms), atoms.get_forces(apply_constraint=False)
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+    write(moved, structures)
+    more = (f"finetune.checkpoint={base.checkpoint}", "finetune.freeze=[atom_embedding]", f"finetune.replay=[{data}]")
+    tuned = train(settings(moved, tmp_path / "tuned", "run.max_epochs=1", "optim.lr=1e-4", *more))
+    assert tuned.state.history[-1]["energy_mae_per_atom"] < 1.0  # 100 eV/atom without the refitted references
+    before, after = (load_potential(r.checkpoint, device="cpu") for r in (base, tuned))
+    assert before.config.model == after.config.model
+    old, new = before.state_dict(), after.state_dict()
+    changed = {name for name in old if not torch.equal(old[name], new[name])}
+    assert changed and not any("atom_embedding" in name for name in changed)
+    with pytest.raises(InputError, match="interaction_blocks"):
+        train(settings(moved, tmp_path / "wrong", f"finetune.checkpoint={base.checkpoint}", "finetune.freeze=[emb]"))
+
+
+def test_the_rate_finder_suggests_a_rate_between_its_ends(data, tmp_path):
+    found = find_rate(settings(data, tmp_path / "run"))
+    assert len(found.rates) == len(found.losses) > 5
+    assert 1e-6 < found.suggested < 0.1
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_and_evaluate_on_the_command_line(data, tmp_path):
+    run = tmp_path / "run"
+    options = [f"--set={setting}" for setting in SMALL if "report" not in setting]
+    arguments = ["train", str(data), "-o", str(run), "--set=run.max_epochs=2", "--json", *options]
+    trained = CliRunner().invoke(main, arguments)
+    assert trained.exit_code == 0, trained.output
+    assert json.loads(trained.output)["finished"] == "epochs"
+    page = (run / "report.html").read_text()
+    assert "<svg" in page and "worst structures" in page
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    model, report = str(run / "best.safetensors"), str(tmp_path / "r.html")
+    arguments = ["evaluate", "-m", model, str(data), "--json", "--report", report, "--symmetry", "2"]
+    evaluated = CliRunner().invoke(main, arguments)
+    assert evaluated.exit_code == 0, evaluated.output
+    result = json.loads(evaluated.output)
+    assert result["n_structures"] == 12
+    assert result["energy_mae_per_atom"] > 0 and result["forces_mae"] > 0
+    assert result["symmetry"]["rot_i"] < 1e-5
+    again = CliRunner().invoke(main, arguments)
+    assert again.exit_code == 2 and "--overwrite" in again.stderr
+    bad = CliRunner().invoke(main, ["train", str(data), "--set", "optim.lrr=1"])
+    assert bad.exit_code == 2 and "did you mean 'lr'" in bad.stderr
+
+
+def test_schedules():
+    cosine = Schedule(config=OptimConfig(lr=1.0, min_lr=0.0), n_steps=100, time_limit_s=None, warmup_steps=10)
+    assert cosine.rate(0, 0.0) == pytest.approx(0.1)
+    assert cosine.rate(50, 0.0) == pytest.approx(0.5)
+    assert cosine.rate(100, 0.0) == pytest.approx(0.0)
+    timed = dataclasses.replace(cosine, time_limit_s=1000.0)
+    assert timed.rate(50, 15.0) == cosine.rate(50, 0.0)  # a limit that does not bind changes nothing
+    assert timed.rate(50, 1000.0) == pytest.approx(0.0)
+    plateau = Plateau()
+    config = OptimConfig(plateau_patience=1, plateau_factor=0.5)
+    for improved in (True, False, False, False, False):
+        plateau.update(improved, config)
+    assert plateau.factor == 0.25
+
+
+def test_no_decay_on_biases_norms_and_embeddings():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2), torch.nn.Embedding(3, 2))
+    decayed, plain = parameter_groups(model, 0.1)
+    assert [tuple(p.shape) for p in decayed["params"]] == [(2, 2)] and decayed["weight_decay"] == 0.1
+    assert len(plain["params"]) == 4 and plain["weight_decay"] == 0.0
+
+
+def test_averaged_weights_follow_and_are_put_back():
+    model = torch.nn.Linear(1, 1)
+    average = WeightAverage(model, 0.5)
+    start = model.weight.detach().clone()
+    for _ in range(20):
+        with torch.no_grad():
+            model.weight.add_(1.0)
+        average.update()
+    last = model.weight.detach().clone()
+    with average.applied():
+        assert float(start) < float(model.weight.detach()) < float(last)
+    assert torch.equal(model.weight, last)
+
+
+@pytest.mark.slow
+def test_sixteen_structures_are_learned_by_heart(tmp_path):
+    data = write_small_set(tmp_path / "sixteen.extxyz", 16)
+    more = ("run.max_epochs=1500", "optim.lr=4e-3", "data.val_fraction=0", "run.validate_every=100")
+    wide = ("model.hidden_channels=64", "model.filters=64", "frames.training=one", "optim.weight_decay=0")
+    result = train(
+        settings(data, tmp_path / "run", *more, *wide, "optim.batch_size=8", f"data.cache_dir={tmp_path / 'cache'}")
+    )
+    best = min(row["energy_mae_per_atom"] for row in result.state.history)
+    forces = min(row["forces_mae"] for row in result.state.history)
+    assert best < 1e-3 and forces < 5e-3
+    assert len(open_dataset(data, cutoff=4.0, cache_dir=tmp_path / "cache")) == 16
