@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from faenet_calc.errors import InputError
 from faenet_calc.graph import AtomGraph
 from faenet_calc.training.cache import META, Arrays, CacheSettings, open_arrays, open_cache
 from faenet_calc.training.splits import Split, split_dataset
@@ -71,15 +70,13 @@ class LabelledBatch:
     def to(self, device: torch.device | str, *, dtype: torch.dtype | None = None) -> "LabelledBatch":
         """The same batch elsewhere; ``dtype`` applies to positions, cell, forces and stress, never to the energy.
 
-        Total energies of thousands of eV would lose the meV in float32; subtract references first.
+        Total energies of thousands of eV would lose the meV in float32, which only mps, having nothing else, gets.
         """
-        if torch.device(device).type == "mps":
-            raise InputError(
-                "device mps has no float64, which total energies need; move the parts after normalising them"
-            )
+        only_float32 = torch.device(device).type == "mps"
+        dtype = torch.float32 if only_float32 else dtype
         return LabelledBatch(
             graph=self.graph.to(device=device, dtype=dtype),
-            energy=self.energy.to(device),
+            energy=self.energy.to(device=device, dtype=torch.float32 if only_float32 else None),
             forces=self.forces.to(device=device, dtype=dtype),
             stress=self.stress.to(device=device, dtype=dtype),
             free=self.free.to(device),
