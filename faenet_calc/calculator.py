@@ -137,7 +137,8 @@ class FAENetCalculator(Calculator):
             answer_checks.check_request(self.committee, properties)
             graphs = self.source.graphs(self.atoms, reuse=True)
             answer_checks.check_volume(next(iter(graphs.values())), properties)
-            (results,) = self.committee.evaluate(graphs, properties, same_draw=not system_changes)
+            draw: Literal["new", "same"] = "new" if system_changes else "same"
+            (results,) = self.committee.evaluate(graphs, properties, draw=draw)
             if self.check_finite:
                 answer_checks.check_finite(results, self.atoms.symbols)
             self.results.update(results)

@@ -158,20 +158,25 @@ class Committee:
         }
 
     def evaluate(
-        self, graphs: Mapping[GraphKey, AtomGraph], properties: Collection[str], *, same_draw: bool = False
+        self,
+        graphs: Mapping[GraphKey, AtomGraph],
+        properties: Collection[str],
+        *,
+        draw: Literal["new", "same", "extra"] = "extra",
     ) -> list[dict[str, Any]]:
         """Results of every structure of a batch, as ASE wants them (numpy, float64, Voigt stress).
 
         Args:
             graphs: The same structures for each of :attr:`graph_keys`.
             properties: From :attr:`properties`; energy always comes along, and forces where they cost nothing.
-            same_draw: Use the random frames of the previous call again.
+            draw: Of stochastic frames: "new" ones, to which a later "same" returns, or "extra" ones.
         """
         wanted = {"energy"} | {_SOURCE.get(name, name) for name in properties}
         wanted |= {_BY_PRODUCTS[name] for name in wanted if name in _BY_PRODUCTS}
-        if same_draw:
+        if draw == "same":
             self.generator.set_state(self._start)
-        self._start = self.generator.get_state() if "stochastic" in self.modes else self._start
+        elif draw == "new" and "stochastic" in self.modes:
+            self._start = self.generator.get_state()
         answers = [self._ask(index, graphs[_key(m)], wanted) for index, m in enumerate(self.members)]
         return [_together([answer[number] for answer in answers]) for number in range(len(answers[0]))]
 

@@ -82,8 +82,8 @@ class GraphSource:
         return sum(verlet.n_rebuilds for verlet in self.lists.values())
 
     def graphs(self, structure: Any, *, reuse: bool) -> dict[GraphKey, AtomGraph]:
-        """The graphs of one structure; ``reuse`` keeps neighbour lists for the next step."""
-        tags = self._tags(structure) if self.committee.needs_tags else None
+        """The graphs of one structure; ``reuse`` keeps neighbours and inferred tags for the next step."""
+        tags = self._tags(structure, keep=reuse) if self.committee.needs_tags else None
         first = self.committee.members[0]
         graphs = {}
         for key, verlet in self.lists.items():
@@ -107,19 +107,19 @@ class GraphSource:
             self._said.add(topic)
             warnings.warn(message, UserWarning, stacklevel=2)
 
-    def _tags(self, structure: Any) -> NDArray[np.int64] | None:
+    def _tags(self, structure: Any, *, keep: bool) -> NDArray[np.int64] | None:
         if not isinstance(structure, Atoms):
             return None
-        kept = self._kept_tags
-        if kept is None or not kept.hold_for(structure):
-            tags, remark = convert.resolve_tags(structure, self.tags)
-            if remark is None:
-                self._kept_tags = None
-                return tags
-            self._say("tags", f"this model needs tags (0 sub-surface, 1 surface, 2 adsorbate): {remark}")
+        if keep and self._kept_tags is not None and self._kept_tags.hold_for(structure):
+            tags, found = self._kept_tags.tags, True
         else:
-            tags = kept.tags
-        self._kept_tags = _KeptTags(atoms=structure.copy(), given=structure.get_tags(), tags=tags)
+            tags, remark = convert.resolve_tags(structure, self.tags)
+            found = remark is not None
+            if found:
+                self._say("tags", f"this model needs tags (0 sub-surface, 1 surface, 2 adsorbate): {remark}")
+        if keep:
+            given = structure.get_tags()
+            self._kept_tags = _KeptTags(atoms=structure.copy(), given=given, tags=tags) if found else None
         return tags
 
     def _look_at_elements(self, graph: AtomGraph) -> None:
