@@ -1,0 +1,69 @@
+"""How sure is the model? The spread over frames costs nothing; a committee costs one calculation per member.
+
+python examples/uncertainty.py [--quick] [--out FOLDER]
+"""
+
+import argparse
+import copy
+from pathlib import Path
+
+import numpy as np
+import torch
+from ase.build import fcc111
+
+from faenet_calc import FAENetCalculator, Potential, load_potential
+from faenet_calc.pretrained import default_name
+
+
+def members(n_members: int) -> list[Potential]:
+    """A committee for show: the default model and copies with slightly other weights.
+
+    A real one is trained n times from other seeds; give FAENetCalculator the list (or a glob) of its files.
+    """
+    model = load_potential(default_name(), device="cpu")
+    generator = torch.Generator().manual_seed(0)
+    found = [model]
+    for _ in range(n_members - 1):
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for weight in other.parameters():
+                weight *= 1 + 0.002 * torch.randn(weight.shape, generator=generator)
+        found.append(other)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smaller slab")
+    parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for files")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    slab = fcc111("Cu", (1, 1, 3) if args.quick else (2, 2, 4), a=3.63, vacuum=8.0)
+    noises = (0.0, 0.1, 0.2, 0.4)  # Å; the further from equilibrium, the less the model has seen
+    structures = []
+    for noise in noises:
+        atoms = slab.copy()
+        atoms.rattle(noise, seed=0)
+        structures.append(atoms)
+
+    one = FAENetCalculator(frames="all")  # a single frame has no spread
+    frames = one.predict(structures, properties=("energy", "energy_frame_std", "forces_frame_std"))
+    committee = FAENetCalculator(members(2 if args.quick else 4)).predict(
+        structures, properties=("energy_var", "forces_var")
+    )
+    lines = [
+        f"{'':>8} {'spread over frames':>26} {'committee':>26}",
+        f"{'noise/Å':>8} {'energy/meV':>13} {'force/(meV/Å)':>12} {'energy/meV':>13} {'force/(meV/Å)':>12}",
+    ]
+    for noise, spread, votes in zip(noises, frames, committee, strict=True):
+        worst = np.sqrt(votes["forces_var"].sum(axis=1)).max()
+        values = (spread["energy_frame_std"], spread["forces_frame_std"].max(), np.sqrt(votes["energy_var"]), worst)
+        lines.append(f"{noise:>8.2f} " + " ".join(f"{1000 * value:>13.2f}" for value in values))
+    print("\n".join(lines))
+    (args.out / "uncertainty.txt").write_text("\n".join(lines) + "\n")
+    print("In molecular dynamics, run_md(..., max_frame_std=0.5) stops when the model gets unsure.")
+
+
+if __name__ == "__main__":
+    main()
