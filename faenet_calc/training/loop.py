@@ -16,7 +16,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
 from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
-from faenet_calc.training.config import config_to_mapping, dump_config, resumed_config
+from faenet_calc.training.config import config_from_mapping, config_to_mapping, dump_config, resumed_config
 from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
 from faenet_calc.training.loss import TERMS, Loss
 from faenet_calc.training.memory import keep_freed_memory
@@ -119,6 +119,8 @@ class Run:
             self.state, tensors, stored = load_state(self.folder, device)
             self.asked = stored["asked"]
             config = resumed_config(config, stored, source=self.folder / FILE)
+            if config.run != config_from_mapping(stored["resolved"]).run and self.state.finished != "early stopping":
+                self.state.finished = ""  # a longer run than before
         talks = progress and ranks.writes
         if not ranks.writes:
             ranks.barrier()  # the first process builds the graph cache, the others find it
@@ -184,6 +186,8 @@ class Run:
         run = self.config.run
         saved_at, validation_s = time.monotonic(), 0.0
         self.model.train()
+        if run.max_epochs is not None and state.epoch >= run.max_epochs:
+            state.finished = state.finished or "epochs"
         while not state.finished:
             batches = epoch_batches(self.costs, self.global_batch, seed=run.seed, epoch=state.epoch)
             for batch in batches[state.position :]:

@@ -1,0 +1,109 @@
+"""A run that is killed at any moment and resumed ends with exactly the weights of one that was never interrupted."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from small_set import SMALL, write_small_set
+
+from faenet_calc.checkpoint import load_potential
+from faenet_calc.errors import InputError
+from faenet_calc.training.config import read_config
+from faenet_calc.training.loop import train
+from faenet_calc.training.state import load_state
+
+EPOCHS = 12
+
+
+def arguments(data, folder):
+    options = [*SMALL, f"run.max_epochs={EPOCHS}", "optim.batch_size=2", "run.save_every_steps=5", "run.threads=1"]
+    return ["train", str(data), "-o", str(folder), *(f"--set={option}" for option in options)]
+
+
+def environment(cache):
+    return {**os.environ, "OMP_NUM_THREADS": "1", "FAENET_CALC_CACHE": str(cache)}
+
+
+def final(folder):
+    _, tensors, _ = load_state(folder, torch.device("cpu"))
+    weights = {f"model.{name}": value for name, value in tensors["model"].items()}
+    return weights | {f"average.{n}": value for n, value in enumerate(tensors["average"]["average"])}
+
+
+@pytest.mark.slow
+def test_killed_at_three_moments_and_resumed(tmp_path):
+    data = write_small_set(tmp_path / "small.extxyz")
+    command = [sys.executable, "-m", "faenet_calc"]
+    whole = tmp_path / "whole"
+    subprocess.run([*command, *arguments(data, whole)], check=True, env=environment(tmp_path), capture_output=True)
+    broken, chance = tmp_path / "broken", random.Random(7)
+    kills = 0
+    for _ in range(3):
+        before = steps(broken)
+        process = subprocess.Popen(
+            [*command, *arguments(data, broken), "--resume", "auto"],
+            env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + 120
+        while steps(broken) <= before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(chance.random() * 0.15)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    last = [*command, *arguments(data, broken), "--resume", "auto"]
+    subprocess.run(last, check=True, env=environment(tmp_path), capture_output=True)
+    assert kills >= 1
+    expected, found = final(whole), final(broken)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    first, second = (load_potential(f / "best.safetensors", device="cpu").state_dict() for f in (whole, broken))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert columns(whole / "steps.csv") == columns(broken / "steps.csv")
+
+
+def steps(folder):
+    """Steps in the resume file of a run, 0 without one."""
+    if not (folder / "state.pt").exists():
+        return 0
+    return load_state(folder, torch.device("cpu"))[0].step
+
+
+def columns(path):
+    """Step and loss of the log: what does not depend on the clock."""
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    kept = [rows[0].index(name) for name in ("step", "epoch", "lr", "grad_norm", "loss")]
+    return [[row[k] for k in kept] for row in rows]
+
+
+def test_a_job_limit_interrupts_and_the_next_job_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAENET_CALC_CACHE", str(tmp_path / "cache"))
+    data = write_small_set(tmp_path / "small.extxyz")
+
+    def settings(folder):
+        given = [f"data.train={[str(data)]}", f"run.out_dir={folder}", *SMALL, "optim.batch_size=2", "run.max_epochs=6"]
+        return read_config("", given)
+
+    whole = train(settings(tmp_path / "whole"))
+    first = train(settings(tmp_path / "parts"), job_limit_s=0.3)
+    assert first.finished == "interrupted" and 0 < first.state.step < whole.state.step
+    second = train(settings(tmp_path / "parts"), resume=True)
+    assert second.finished == "epochs"
+    expected, found = final(tmp_path / "whole"), final(tmp_path / "parts")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_other_settings_are_refused_on_resume(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAENET_CALC_CACHE", str(tmp_path / "cache"))
+    data = write_small_set(tmp_path / "small.extxyz")
+    given = [f"data.train={[str(data)]}", f"run.out_dir={tmp_path / 'run'}", *SMALL, "run.max_epochs=1"]
+    train(read_config("", given))
+    with pytest.raises(InputError, match=r"optim\.lr"):
+        train(read_config("", [*given, "optim.lr=0.01"]), resume=True)
+    longer = train(read_config("", [*given, "run.max_epochs=2"]), resume=True)
+    assert longer.state.epoch == 2
