@@ -258,8 +258,8 @@ def test_a_plain_script(repository):
 
 @pytest.mark.slow
 def test_memory_does_not_grow(repository):
-    """In a process of its own: 4,000 steps after a warm-up (benchmarks/memory_md.py takes 100,000)."""
-    run = in_process(repository, ["benchmarks/memory_md.py", "--steps", "4000", "--warm-up", "500"])
+    """In a process of its own: 2,000 steps after a warm-up (benchmarks/memory_md.py takes 100,000)."""
+    run = in_process(repository, ["benchmarks/memory_md.py", "--steps", "2000", "--warm-up", "300"])
     assert run.returncode == 0, run.stderr
     rows = {row["metric"]: row["value"] for row in map(json.loads, run.stdout.splitlines())}
     assert rows["growth_mb"] < 5.0
