@@ -10,6 +10,7 @@ from faenet_calc.training.config import (
     config_from_mapping,
     config_to_mapping,
     dump_config,
+    load_config,
     parse_setting,
     potential_config,
     read_config,
@@ -117,3 +118,10 @@ def test_resuming_takes_the_new_run_section_and_refuses_other_changes():
     assert again.normalization.scale == 3.0
     with pytest.raises(InputError, match=r"optim\.lr: 0\.002 → 0\.5"):
         resumed_config(read_config("run: {max_epochs: 5}\noptim: {lr: 0.5}\n"), stored, source="state.pt")
+
+
+def test_every_example_is_read(repository):
+    examples = sorted((repository / "examples" / "train").glob("*.yaml"))
+    assert len(examples) >= 8
+    presets = {load_config(path).model.preset for path in examples}
+    assert {"modern-s", "modern-m", "paper-is2re", "paper-s2ef", "paper-qm7x", "paper-qm9"} <= presets
