@@ -17,6 +17,8 @@ Integers = NDArray[np.int64]
 
 # The backend searches this much farther (Å); what counts is our own distance, strictly below the cutoff.
 _SEARCH_MARGIN = 1e-6
+# The backend makes cells of the size of its cutoff: a tiny one in a large box would cost minutes.
+_LEAST_SEARCH = 3.0
 # Distances closer than this (Å) are the same shell of neighbours for the cap: above the noise of stored coordinates.
 _TIE = 1e-5
 
@@ -71,7 +73,7 @@ def neighbor_list(
     positions, cell, periodic = _arrays(positions, cell, pbc)
     if not (np.isfinite(cutoff) and cutoff > 0):
         raise InputError(f"{cutoff=}, expected a positive length (Å)")
-    wide = _search(positions, cell, periodic, cutoff + _SEARCH_MARGIN)
+    wide = _search(positions, cell, periodic, max(cutoff + _SEARCH_MARGIN, _LEAST_SEARCH))
     found = wide.select(wide.distance < cutoff)
     return found if max_neighbors is None else keep_nearest(found, len(positions), max_neighbors)
 
