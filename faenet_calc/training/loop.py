@@ -132,7 +132,7 @@ class Run:
         self.loss = Loss(self.config.loss, self.potential.config.forces)
         optim = self.config.optim
         self.optimizer = torch.optim.AdamW(
-            parameter_groups(self.model, optim.weight_decay), lr=optim.lr, betas=(0.9, optim.beta2), foreach=True
+            parameter_groups(self.model, optim.weight_decay), lr=optim.lr, betas=(0.9, optim.beta2), fused=True
         )
         self.average = WeightAverage(self.model, optim.ema_decay)
         self.plateau = Plateau(factor=self.state.plateau_factor, waited=self.state.plateau_waited)
