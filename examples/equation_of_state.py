@@ -17,7 +17,7 @@ from faenet_calc.units import GPA
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer points")
-    parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for files")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 

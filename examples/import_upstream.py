@@ -38,7 +38,7 @@ def write_upstream_file(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the same, this example is quick")
-    parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for files")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     upstream, ours = args.out / "upstream.pt", args.out / "imported.safetensors"

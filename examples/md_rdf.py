@@ -29,7 +29,7 @@ def radial_distribution(snapshots: list[Atoms], cutoff: float, n_bins: int) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer atoms and steps")
-    parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for files")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     size, steps = (1, 60) if args.quick else (3, 2000)

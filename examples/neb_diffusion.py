@@ -18,7 +18,7 @@ from faenet_calc import FAENetCalculator, relax
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer images and looser forces")
-    parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for files")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     n_between, fmax, steps = (3, 0.15, 30) if args.quick else (7, 0.03, 300)

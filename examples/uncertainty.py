@@ -35,7 +35,7 @@ def members(n_members: int) -> list[Potential]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smaller slab")
-    parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for files")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 

@@ -30,7 +30,7 @@ def vibrational_energies(atoms: Atoms, calc: FAENetCalculator, indices: list[int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smaller slab")
-    parser.add_argument("--out", type=Path, default=Path("example-output"), help="folder for files")
+    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     parser.add_argument("--temperature", type=float, default=300.0, help="K")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

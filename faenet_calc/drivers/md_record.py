@@ -1,11 +1,13 @@
 """What a run of molecular dynamics writes down, and the drift of its conserved quantity (L3)."""
 
+from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+_COLUMNS = ("time_fs", "potential", "temperature", "conserved")
 _HEADER = f"{'step':>10} {'time/ps':>12} {'E_pot/eV':>16} {'T/K':>10} {'conserved/eV':>18}\n"
 
 
@@ -30,26 +32,25 @@ class Record:
         interval: Steps between two records and snapshots.
         check_interval: Steps between two looks at the limits.
         logfile: Gets a line per record; "-" is the terminal, None nothing.
+        values: The records one after the other, so that a long run stays small.
     """
 
     interval: int
     check_interval: int
     logfile: str | Path | None = None
-    rows: list[dict[str, float]] = field(default_factory=list)
+    values: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, *, step: int, time_fs: float, potential: float, temperature: float, conserved: float) -> None:
         """Write down one moment."""
-        if not self.rows:
+        if not self.values:
             self._log(_HEADER)
-        self.rows.append(
-            {"time_fs": time_fs, "potential": potential, "temperature": temperature, "conserved": conserved}
-        )
+        self.values.extend((time_fs, potential, temperature, conserved))
         kept = "-" if np.isnan(conserved) else f"{conserved:.8f}"
         self._log(f"{step:10d} {time_fs / 1000:12.4f} {potential:16.8f} {temperature:10.2f} {kept:>18}\n")
 
     def series(self, name: str) -> NDArray[np.float64]:
         """[n_records] time_fs, potential, temperature or conserved."""
-        return np.array([row[name] for row in self.rows])
+        return np.array(self.values).reshape(-1, len(_COLUMNS))[:, _COLUMNS.index(name)]
 
     def _log(self, line: str) -> None:
         if self.logfile is None:
