@@ -68,18 +68,22 @@ class _Pairs:
         )
 
 
-def find_anomalies(initial: Atoms, final: Atoms, *, tags: TagSource = "auto") -> tuple[str, ...]:
+def find_anomalies(initial: Atoms, final: Atoms, *, tags: TagSource = "auto", unwrap: bool = True) -> tuple[str, ...]:
     """The flags that a relaxation from ``initial`` to ``final`` raises, in the order of `FLAGS`.
 
     A structure without adsorbate can only be reconstructed, one without slab only dissociated; bulk raises no flag.
 
     Args:
-        initial: Before, with the same atoms in the same order and images as after.
-        final: After.
+        initial: Before.
+        final: After, with the same atoms in the same order.
         tags: "auto" takes the tags of ``initial``, translating or inferring them where they are not 0, 1, 2; see
             `faenet_calc.tags.resolve_tags`.
+        unwrap: Atoms of ``final`` may have been wrapped into the cell; take the images nearest to where they were.
+            False follows atoms that travel further than half a cell.
     """
     resolved, _ = resolve_tags(initial, tags)
+    if unwrap:
+        final = _unwrapped(initial, final)
     adsorbate = resolved == ADSORBATE
     slab = ~adsorbate
     has_surface = bool((resolved > 0).any())
@@ -91,6 +95,16 @@ def find_anomalies(initial: Atoms, final: Atoms, *, tags: TagSource = "auto") ->
         "intercalated": adsorbate.any() and slab.any() and _intercalated(after, adsorbate),
     }
     return tuple(flag for flag in FLAGS if raised[flag])
+
+
+def _unwrapped(initial: Atoms, final: Atoms) -> Atoms:
+    """The final structure with every atom in the image nearest to its place in the initial one."""
+    if not final.pbc.any():
+        return final
+    before, after = (atoms.cell.complete().scaled_positions(atoms.positions) for atoms in (initial, final))
+    nearest = final.copy()
+    nearest.positions -= np.where(final.pbc, np.round(after - before), 0.0) @ final.cell.array
+    return nearest
 
 
 def _dissociated(before: _Pairs, adsorbate: NDArray[np.bool_]) -> bool:

@@ -153,7 +153,7 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool) -> RelaxResult
         n_steps=n_done,
         fmax=force,
         wall_s=time.perf_counter() - start,
-        anomalies=find_anomalies(task.initial, final, tags=task.tags),
+        anomalies=find_anomalies(task.initial, final, tags=task.tags, unwrap=False),
         error=error,
     )
 

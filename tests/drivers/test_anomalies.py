@@ -147,9 +147,19 @@ def test_bulk_raises_no_flag_and_a_molecule_only_dissociates():
 
 
 def test_images_across_the_boundary_are_followed():
-    wrapped = START.copy()
-    wrapped.positions += 0.5 * wrapped.cell[0] + 0.5 * wrapped.cell[1]
+    start = START.copy()
+    start.positions += 0.5 * start.cell[0] + 0.5 * start.cell[1]
+    start.wrap()
+    final = moved(start, slice(None), [1.6, -1.1, 0.0])
+    wrapped = final.copy()
     wrapped.wrap()
-    assert find_anomalies(wrapped, wrapped) == ()
-    assert find_anomalies(wrapped, moved(wrapped, [C, O_], [0, 0, 4.0])) == ("desorbed",)
-    assert np.ptp(wrapped.positions[:, 0]) > 0
+    assert np.abs(wrapped.positions - final.positions).max() > 3.0, "nothing was wrapped"
+    assert find_anomalies(start, final) == find_anomalies(start, wrapped) == ()
+    assert find_anomalies(start, wrapped, unwrap=False) != (), "the test above can fail"
+    wrapped.positions[[C, O_], 2] += 4.0
+    assert find_anomalies(start, wrapped) == ("desorbed",)
+
+
+def test_far_travellers_are_followed_if_nothing_was_wrapped():
+    far = moved(START, [C, O_], 1.45 * START.cell[0] / 3)
+    assert "dissociated" not in find_anomalies(START, far, unwrap=False)
