@@ -51,7 +51,7 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
     report: Path | None = options["report"]
     if report is not None and report.exists() and not options["overwrite"]:
         raise InputError(f"{report} exists; give another name or --overwrite")
-    potential, dataset = _open(data, model, options, verbosity(ctx) >= 0 and not options["as_json"])
+    potential, dataset = _open(data, model, options, show_progress(ctx))
     found, symmetry, offsets = _measure(ctx, potential, dataset, options)
     result = {
         "n_structures": found.n_structures,

@@ -4,6 +4,7 @@ config → Prepared → [batch → prediction → loss → gradient → AdamW �
 """
 
 import math
+import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, sha
 from faenet_calc.training.config import config_from_mapping, config_to_mapping, dump_config, resumed_config
 from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
 from faenet_calc.training.loss import TERMS, Loss
-from faenet_calc.training.memory import keep_freed_memory
+from faenet_calc.memory import keep_freed_memory
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
 from faenet_calc.training.preparation import Part, Prepared, prepare
 from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage, parameter_groups
@@ -121,10 +122,10 @@ class Run:
             config = resumed_config(config, stored, source=self.folder / FILE)
             if config.run != config_from_mapping(stored["resolved"]).run and self.state.finished != "early stopping":
                 self.state.finished = ""  # a longer run than before
-        talks = progress and ranks.writes
+        shows = progress and ranks.writes and sys.stderr.isatty()
         if not ranks.writes:
             ranks.barrier()  # the first process builds the graph cache, the others find it
-        prepared: Prepared = prepare(config, device, progress=talks)
+        prepared: Prepared = prepare(config, device, progress=shows)
         if ranks.writes:
             ranks.barrier()
         self.prepared, self.config = prepared, prepared.config

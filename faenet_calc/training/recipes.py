@@ -17,8 +17,8 @@ _ADAMW: dict[str, Any] = {"weight_decay": 0.01, "beta2": 0.999, "grad_clip": Non
 
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "modern-s": {},
-    "modern-m": {"optim": {"lr": 3e-3}},
-    "modern-l": {"optim": {"lr": 2e-3}},
+    "modern-m": {"optim": {"lr": 5e-3}},
+    "modern-l": {"optim": {"lr": 3e-3}},
     "paper-is2re": {
         "run": {"max_epochs": 12},
         "normalization": _BY_MEAN,

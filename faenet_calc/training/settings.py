@@ -176,7 +176,7 @@ class OptimConfig:
         ema_decay: Memory of the averaged weights; 0 leaves averaging out.
     """
 
-    lr: float = 5e-3
+    lr: float = 8e-3
     min_lr: float = 1e-6
     weight_decay: float = 1e-4
     beta2: float = 0.99
