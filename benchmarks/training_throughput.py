@@ -23,13 +23,13 @@ from ase.build import add_adsorbate, fcc111, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from faenet_calc.frames import Frames, build_frames
+from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential import Potential, build_potential
 from faenet_calc.prediction import Prediction
 from faenet_calc.training.batches import TrainBatch
 from faenet_calc.training.config import config_from_mapping
 from faenet_calc.training.data import LabelledBatch, LabelledGraph, collate
 from faenet_calc.training.loss import Loss
-from faenet_calc.training.memory import keep_freed_memory
 
 
 def row(case: str, metric: str, value: float, unit: str) -> None:

@@ -40,7 +40,9 @@ class Evaluation:
         strained: bool,
         per_copy: bool,
     ) -> None:
-        self.normalization, self.volume = config.normalization, graph.volume
+        self.normalization = config.normalization
+        # A structure without a volume has no stress: zero, with a zero gradient, harmless beside others in a batch.
+        self.volume = torch.where(graph.volume > 0, graph.volume, torch.inf)
         if leaf:
             graph = graph.replace(positions=graph.positions.detach().requires_grad_())
         self.positions = graph.positions

@@ -64,9 +64,9 @@ class FAENet(nn.Module):
         """Xavier weights, zero biases; every block speaks equally in a per-atom jumping connection.
 
         Where messages are normalised, a gain makes up for what the activation takes away and training starts faster;
-        unnormalised sums would explode with it.
+        messages are products, so a larger gain (from 1.4 on) explodes in elemental crystals.
         """
-        gain = 1.6 if self.config.mean_neighbors > 1 else 1.0
+        gain = 1.2 if self.config.mean_neighbors > 1 else 1.0
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight, gain=1.0 if module is self.output_block.lin2 else gain)

@@ -11,6 +11,7 @@ import torch
 from faenet_calc import pretrained
 from faenet_calc.checkpoint import load_potential, pick_device
 from faenet_calc.errors import InputError
+from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential import Potential, as_dtype
 
 
@@ -23,6 +24,7 @@ def load_members(checkpoint: Any, device: str | torch.device | None, dtype: str)
         dtype: "float32" or "float64"; a float64 Potential stays float64.
     """
     as_dtype(dtype)
+    keep_freed_memory()
     sources = _sources(checkpoint)
     members = tuple(_load(source, device, dtype) for source in sources)
     words = [source.config.name or "Potential" if isinstance(source, Potential) else str(source) for source in sources]

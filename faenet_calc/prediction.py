@@ -19,7 +19,7 @@ class Prediction:
         forces: [n_atoms, 3] (eV/Å), of the kind that was chosen.
         gradient_forces: [n_atoms, 3] (eV/Å), -dE/dx through the frames.
         direct_forces: [n_atoms, 3] (eV/Å), of the force decoder.
-        stress: [n_graphs, 3, 3] (eV/Å³).
+        stress: [n_graphs, 3, 3] (eV/Å³); zero for a structure without a volume.
         energy_frame_std: [n_graphs] (eV), spread of the energy over frames.
         forces_frame_std: [n_atoms] (eV/Å), root mean square deviation of an atom's force vector over frames.
     """

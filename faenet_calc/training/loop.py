@@ -14,13 +14,13 @@ import torch
 
 from faenet_calc.checkpoint import save_potential
 from faenet_calc.errors import InputError
+from faenet_calc.memory import keep_freed_memory
 from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
 from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
 from faenet_calc.training.config import config_from_mapping, config_to_mapping, dump_config, resumed_config
 from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
 from faenet_calc.training.loss import TERMS, Loss
-from faenet_calc.memory import keep_freed_memory
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
 from faenet_calc.training.preparation import Part, Prepared, prepare
 from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage, parameter_groups

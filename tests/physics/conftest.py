@@ -11,7 +11,7 @@ SMALL = {"hidden_channels": 64, "filters": 48, "interactions": 2, "gaussians": 1
 @pytest.fixture(scope="session")
 def modern():
     """Small `modern` network whose forces are of the order of 1 eV/Å."""
-    return scaled(build_potential("modern-s", seed=1, dtype="float64", **SMALL), 2.0)
+    return scaled(build_potential("modern-s", seed=1, dtype="float64", **SMALL), 10.0)
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +22,7 @@ def modern_float32():
 @pytest.fixture(scope="session")
 def paper_frames():
     """The same network with the paper's PCA frames."""
-    return scaled(build_potential("modern-s", seed=1, dtype="float64", frames={"kind": "pca3d"}, **SMALL), 2.0)
+    return scaled(build_potential("modern-s", seed=1, dtype="float64", frames={"kind": "pca3d"}, **SMALL), 10.0)
 
 
 @pytest.fixture(scope="session")
