@@ -20,6 +20,10 @@ from faenet_calc.training.settings import DataConfig, TrainConfig
 from faenet_calc.training.splits import split_dataset
 
 DEFAULT_TIME_S = 3600.0
+# In a given time many small steps teach more than few large ones (CO2/Ni(100), 39 atoms, six epochs on a CPU: force MAE
+# 42 meV/Å with 4 structures per step, 37 with 2), as long as a step fills the device.
+ATOMS_PER_STEP = {"cpu": 120, "cuda": 1200}
+LARGEST_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +120,7 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = False
         config.data, cutoff=config.model.cutoff, max_neighbors=config.graph.max_neighbors, progress=progress
     )
     train = parts["train"]
-    config, notes = _decide(config, train, len(parts["val"]))
+    config, notes = _decide(config, train, len(parts["val"]), ATOMS_PER_STEP[device.type])
     notes += split_notes
     replay = None
     if before is None:
@@ -154,7 +158,7 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = False
     )
 
 
-def _decide(config: TrainConfig, train: Part, n_val: int) -> tuple[TrainConfig, list[str]]:
+def _decide(config: TrainConfig, train: Part, n_val: int, atoms_per_step: int) -> tuple[TrainConfig, list[str]]:
     """Settings that were left open, from the size and labels of the training set."""
     n_train, labels = len(train), train.dataset.n_labels
     run, optim, loss, model = config.run, config.optim, config.loss, config.model
@@ -175,8 +179,8 @@ def _decide(config: TrainConfig, train: Part, n_val: int) -> tuple[TrainConfig, 
         notes.append("neither run.max_epochs nor run.time_limit_s is set: training for one hour")
         run = dataclasses.replace(run, time_limit_s=DEFAULT_TIME_S)
     if optim.batch_size is None:
-        power = round(math.log2(max(n_train / 80, 1)))
-        optim = dataclasses.replace(optim, batch_size=min(n_train, max(4, min(32, 2**power))))
+        size = round(atoms_per_step / float(train.dataset.n_atoms[train.indices].mean()))
+        optim = dataclasses.replace(optim, batch_size=max(1, min(size, LARGEST_BATCH, n_train // 8)))
     assert optim.batch_size is not None
     per_epoch = max(1, -(-n_train // optim.batch_size))
     if run.validate_every is None:

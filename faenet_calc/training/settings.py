@@ -170,7 +170,7 @@ class OptimConfig:
         schedule: cosine (over max_epochs or the time limit, whichever ends first), plateau, or constant.
         warmup_steps: Steps of linear warm-up; None: a twentieth of the run, at most 500.
         plateau_factor, plateau_patience: Of the plateau schedule; patience in validations.
-        batch_size: Structures per step; None: from the size of the set, at most 32.
+        batch_size: Structures per step and process; None: about 120 atoms on a CPU, 1200 on a GPU.
         accumulate: Batches per step.
         grad_clip: Largest norm of the gradient; None does not clip.
         ema_decay: Memory of the averaged weights; 0 leaves averaging out.
