@@ -62,8 +62,8 @@ def structures(rng: Generator, n_each: int) -> list[Atoms]:
     return found
 
 
-def train(seed: int = 0, n_steps: int = N_STEPS) -> Potential:
-    """A potential fitted to EMT energies and forces."""
+def train(seed: int = 0, n_steps: int = N_STEPS, forces_kind: str = "gradient") -> Potential:
+    """A potential fitted to EMT energies and forces, with gradient or direct forces."""
     rng = default_rng(seed)
     atoms = structures(rng, 40)
     for one in atoms:
@@ -71,7 +71,8 @@ def train(seed: int = 0, n_steps: int = N_STEPS) -> Potential:
     energy = np.array([one.get_potential_energy() for one in atoms])
     sizes = np.array([len(one) for one in atoms])
     reference = float((energy / sizes).mean())
-    potential = build_potential("modern-s", seed=seed, normalization={"references": {"Cu": reference}}, **SETTINGS)
+    references = {"references": {"Cu": reference}}
+    potential = build_potential("modern-s", seed=seed, forces=forces_kind, normalization=references, **SETTINGS)
     graphs = [potential.graph(one) for one in atoms]
     forces = [torch.tensor(one.get_forces()) for one in atoms]
     targets = torch.tensor(energy)
