@@ -49,7 +49,7 @@ def main() -> None:
             f"data.train=[{folder / 'sixteen.extxyz'}]", "data.val_fraction=0", f"data.cache_dir={folder / 'cache'}",
             f"run.out_dir={folder / 'run'}", f"run.max_epochs={epochs}", "run.validate_every=100",
             "run.tensorboard=false", "model.cutoff=4.0", "model.hidden_channels=64", "model.filters=64",
-            "model.interactions=2", "frames.training=one", "optim.lr=4e-3", "optim.batch_size=8",
+            "model.interactions=2", "frames.training=one", "loss.energy=5", "optim.lr=4e-3", "optim.batch_size=8",
             "optim.weight_decay=0",
         ]  # fmt: skip
         result = train(read_config("", settings))

@@ -224,7 +224,13 @@ def test_averaged_weights_follow_and_are_put_back():
 def test_sixteen_structures_are_learned_by_heart(tmp_path):
     data = write_small_set(tmp_path / "sixteen.extxyz", 16)
     more = ("run.max_epochs=1500", "optim.lr=4e-3", "data.val_fraction=0", "run.validate_every=100")
-    wide = ("model.hidden_channels=64", "model.filters=64", "frames.training=one", "optim.weight_decay=0")
+    wide = (
+        "model.hidden_channels=64",
+        "model.filters=64",
+        "frames.training=one",
+        "optim.weight_decay=0",
+        "loss.energy=5",
+    )
     result = train(
         settings(data, tmp_path / "run", *more, *wide, "optim.batch_size=8", f"data.cache_dir={tmp_path / 'cache'}")
     )
