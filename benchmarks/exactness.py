@@ -1,0 +1,141 @@
+"""How exact is the surface with random weights, and how close are upstream's numbers?
+
+    python benchmarks/exactness.py [--golden ../shared/golden]
+
+Worst values over all named structures in float64 (`modern` network, random weights scaled to forces of about 1 eV/Å),
+the same laws with the paper's frames beside them, float32 against float64, and upstream's outputs. Rows are JSON.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import molecule
+
+from faenet_calc import build_potential, load_upstream, testing
+from faenet_calc.potential import Potential
+from faenet_calc.testing import Deviation
+
+SMALL = {"hidden_channels": 64, "filters": 48, "interactions": 2, "gaussians": 16, "mean_neighbors": 40.0}
+
+
+def row(case: str, **values: float) -> None:
+    """Print one result."""
+    rounded = {name: float(f"{value:.2e}") for name, value in values.items()}
+    print(json.dumps({"benchmark": "exactness", "case": case, **rounded}), flush=True)
+
+
+def worst(potential: Potential, law: Callable[..., Deviation], structures: dict[str, Atoms]) -> dict[str, float]:
+    """Largest deviation over structures."""
+    found = [law(potential, atoms) for atoms in structures.values()]
+    return {
+        "energy_eV_per_atom": max(one.energy_per_atom for one in found),
+        "forces_eV_per_A": max(one.forces for one in found),
+    }
+
+
+def bent(name: str, size: float) -> Atoms:
+    """A molecule slightly off its symmetric geometry."""
+    atoms = molecule(name)
+    atoms.positions += np.random.default_rng(0).normal(scale=size, size=atoms.positions.shape)
+    return atoms
+
+
+def surface() -> None:
+    """Laws of the `modern` surface and of the paper's frames."""
+    structures = testing.structures()
+    crystals = {name: atoms for name, atoms in structures.items() if atoms.pbc.any()}
+    modern = testing.scaled(build_potential("modern-s", seed=1, dtype="float64", **SMALL), 10.0)
+    paper = testing.scaled(
+        build_potential("modern-s", seed=1, dtype="float64", frames={"kind": "pca3d"}, **SMALL), 10.0
+    )
+    laws = {
+        "rotation": testing.rotation_deviation,
+        "reflection": testing.reflection_deviation,
+        "translation": testing.translation_deviation,
+        "periodic images, shift and wrap": testing.wrapping_deviation,
+        "permutation": testing.permutation_deviation,
+    }
+    for name, law in laws.items():
+        row(name, **worst(modern, law, structures))
+        row(f"{name}, paper's frames", **worst(paper, law, structures))
+    for repeat in ((2, 1, 1), (2, 3, 1)):
+
+        def supercell(potential: Potential, atoms: Atoms, repeat: Any = repeat) -> Deviation:
+            return testing.supercell_deviation(potential, atoms, repeat)
+
+        row(f"supercell {repeat}", **worst(modern, supercell, crystals))
+    apart = testing.separation_deviation(modern, molecule("H2O"), molecule("CH3OH"))
+    row("two molecules 15 Å apart", energy_eV_per_atom=apart.energy_per_atom, forces_eV_per_A=apart.forces)
+    single = build_potential("modern-s", seed=1, **SMALL)
+    batch = testing.batch_deviation(single, (list(structures.values()) * 3)[:32])
+    row("batch of 32, float32", energy_eV_per_atom=batch.energy_per_atom, forces_eV_per_A=batch.forces)
+    derivatives(modern, structures, crystals)
+    narrow = [(single.predict(a), testing.in_float64(single).predict(a), len(a)) for a in structures.values()]
+    row(
+        "float32 against float64",
+        energy_eV_per_atom=max(float((a.energy - b.energy).abs()) / n for a, b, n in narrow),
+        forces_eV_per_A=max(float((a.forces - b.forces).abs().max()) for a, b, _ in narrow),
+    )
+
+
+def derivatives(modern: Potential, structures: dict[str, Atoms], crystals: dict[str, Atoms]) -> None:
+    """Forces and stress against central differences."""
+    near = {name: bent(name, 1e-5) for name in ("CH4", "C6H6", "NH3")} | {"CO2": bent("CO2", 1e-4)}
+    edge = {"pair": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.4, 0], [5.0 - 5e-5, 0, 0]])}
+    for name, chosen in (("structures", structures), ("near degeneracy", near), ("neighbour at the cutoff", edge)):
+        found = max(testing.force_deviation(modern, atoms) for atoms in chosen.values())
+        row(f"forces against central differences, {name}", forces_eV_per_A=found)
+    found = max(testing.stress_deviation(modern, atoms) for atoms in crystals.values())
+    row("stress against central differences", stress_eV_per_A3=found)
+
+
+def golden_cases(folder: Path) -> Iterator[tuple[str, dict[str, np.ndarray], Atoms]]:
+    """Upstream's stored cases and their structures."""
+    for path in sorted(folder.glob("*__*.npz")):
+        inputs = np.load(folder / f"input_{path.stem.split('__')[1]}.npz")
+        atoms = Atoms(inputs["atomic_numbers"], inputs["pos"].astype(float), tags=inputs["tags"])
+        if "cell" in inputs:
+            atoms.set_cell(inputs["cell"][0].astype(float))
+            atoms.pbc = True
+        yield path.stem, dict(np.load(path)), atoms
+
+
+def golden(folder: Path) -> None:
+    """Imported weights against upstream's outputs."""
+    energy, forces, count = 0.0, 0.0, 0
+    for _, stored, atoms in golden_cases(folder):
+        weights = {key[3:]: value for key, value in stored.items() if key.startswith("sd/")}
+        for mode in ("none", "3D_all", "3D_se3-all", "2D_all", "2D_se3-all"):
+            averaging, method = ("", "") if mode == "none" else mode.split("_")
+            config = json.loads(str(stored["__config__"]))
+            potential = load_upstream(config, weights, frame_averaging=averaging, fa_method=method)
+            found = potential.predict(atoms)
+            expected = float(stored[f"out/energy_{mode}"][0])
+            energy = max(energy, abs(float(found.energy[0]) - expected) / abs(expected))
+            forces = max(forces, float(np.abs(found.forces.numpy() - stored[f"out/forces_{mode}"]).max()))
+            count += 1
+    row(f"upstream's outputs, {count} cases, float32", relative_energy=energy, forces=forces)
+
+
+def main() -> None:
+    """All rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--golden", type=Path, default=Path(__file__).parents[2] / "shared" / "golden")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    surface()
+    if arguments.golden.is_dir():
+        golden(arguments.golden)
+    else:
+        print(f"{arguments.golden} is not there: upstream's outputs not compared", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
