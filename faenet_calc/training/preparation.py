@@ -21,7 +21,7 @@ from faenet_calc.training.splits import split_dataset
 
 DEFAULT_TIME_S = 3600.0
 # Small steps, as long as one fills the device. CO2/Ni(100), 39 atoms, six epochs on a CPU at lr 5e-3, one seed each:
-# validation force MAE 42 meV/Å with 4 structures per step, 37 with 2. Equal epochs, not equal time; not tried elsewhere.
+# validation force MAE 42 meV/Å with 4 structures per step, 37 with 2. Equal epochs, not time; not tried on other data.
 ATOMS_PER_STEP = {"cpu": 120, "cuda": 1200}
 LARGEST_BATCH = 64
 
