@@ -30,7 +30,7 @@ import os, random, signal, sys, time
 from faenet_calc.drivers.trajectory import read_snapshots
 from ase.io import read
 sys.path.insert(0, sys.argv[1])
-from test_resume import work
+from test_killed_runs import work
 
 def start():
     child = os.fork()
