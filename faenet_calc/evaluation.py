@@ -1,4 +1,11 @@
-"""One pass of a batch through frames and network, with its derivatives (L2, called by ``potential.py``)."""
+"""One pass of a batch through frames and network, with its derivatives (L2, called by ``potential.py``).
+
+In training the pass is one piece of autograd history. Otherwise the copies of a structure in its frames are evaluated
+in parts of limited size, so that memory does not grow with the number of frames. Each part is differentiated with
+respect to edge vectors V and rotations U at once and forgotten; positions and strain follow from
+
+    d/dx Σ_f w_f E_f  =  Σ_f (dw_f/dx) E_f  +  <dE/dV, dV/dx>  +  <dE/dU, dU/dx>.
+"""
 
 from typing import Literal
 
@@ -8,10 +15,64 @@ from torch import Tensor
 from faenet_calc import elements
 from faenet_calc.config import FrameMode, PotentialConfig
 from faenet_calc.faenet import FAENet, NetworkOutput
-from faenet_calc.frames import Frames, build_frames, copy_into_frames, into_frame, out_of_frame
+from faenet_calc.frames import FramedGraph, Frames, build_frames, copy_into_frames, into_frame, out_of_frame
 from faenet_calc.graph import AtomGraph
 
 ForcesChoice = Literal["auto", "gradient", "direct", "both"]
+
+EDGES_AT_ONCE = {"cpu": 40_000, "cuda": 2_000_000, "mps": 500_000}
+"""Edge copies evaluated together by device; on a CPU small parts also stay in the cache."""
+
+
+def frame_parts(edges_per_frame: Tensor, at_most: int) -> list[slice | None]:
+    """Consecutive frames that have at most so many edges together; a single None where all fit at once."""
+    counts = edges_per_frame.tolist()
+    if sum(counts) <= at_most:
+        return [None]
+    parts: list[slice | None] = []
+    start, filled = 0, 0
+    for index, count in enumerate(counts):
+        if index > start and filled + count > at_most:
+            parts.append(slice(start, index))
+            start, filled = index, 0
+        filled += count
+    return [*parts, slice(start, len(counts))]
+
+
+class _Slopes:
+    """Derivatives of the weighted energy with respect to edge vectors, rotations and copies, added part by part."""
+
+    def __init__(self, vectors: Tensor, rotation: Tensor) -> None:
+        self._vectors, self._rotation = vectors, rotation
+        self.vectors, self.rotation = torch.zeros_like(vectors), torch.zeros_like(rotation)
+        self.copies: list[Tensor] = []
+
+    def leaves(self, part: slice | None, differentiate: bool) -> tuple[Tensor, Tensor]:
+        """Fresh leaves for a part."""
+        rotation = self._rotation if part is None else self._rotation[part]
+        return (
+            self._vectors.detach().requires_grad_(differentiate),
+            rotation.detach().requires_grad_(differentiate),
+        )
+
+    def add(
+        self,
+        total: Tensor,
+        part: slice | None,
+        vectors: Tensor,
+        rotation: Tensor,
+        copies: Tensor | None,
+        edge_of_copy: Tensor,
+    ) -> None:
+        """Differentiate ``total`` and add; ``copies`` where the edges of different frames are kept apart."""
+        inputs = [vectors if copies is None else copies, rotation]
+        of_edges, of_rotation = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+        self.rotation[slice(None) if part is None else part] += of_rotation
+        if copies is None:
+            self.vectors += of_edges
+        else:
+            self.copies.append(of_edges)
+            self.vectors.index_add_(0, edge_of_copy, of_edges)
 
 
 class Evaluation:
@@ -26,6 +87,7 @@ class Evaluation:
         leaf: Prepare for derivatives with respect to positions.
         strained: Prepare for derivatives with respect to strain.
         per_copy: Keep the edges of different frames apart, for the spread of gradient forces.
+        in_parts: Evaluate in parts of limited size; not for training.
     """
 
     def __init__(
@@ -39,6 +101,7 @@ class Evaluation:
         leaf: bool,
         strained: bool,
         per_copy: bool,
+        in_parts: bool,
     ) -> None:
         self.normalization = config.normalization
         # A structure without a volume has no stress: zero, with a zero gradient, harmless beside others in a batch.
@@ -59,20 +122,41 @@ class Evaluation:
             frames = build_frames(graph, config.frames, frames, vacuum=config.model.cutoff, generator=generator)
         self.frames = frames
         self.framed = copy_into_frames(graph, self.frames.graph)
-        self.lab_copies: Tensor | None = None
-        self.output = self._run(model, per_copy)
+        self.per_copy, self.vectors = per_copy, graph.edge_vectors()
+        self.copies: Tensor | None = None
+        self.slopes: _Slopes | None = None
+        if in_parts:
+            self.output = self._run_in_parts(model, leaf)
+        else:
+            self.output, self.copies = self._run(model, self.framed, self.vectors, self.frames.rotation)
 
-    def _run(self, model: FAENet, per_copy: bool) -> NetworkOutput:
-        """The network on all copies of all structures."""
-        framed, dtype = self.framed, next(model.parameters()).dtype
-        vectors = self.graph.edge_vectors()
+    def _run(
+        self, model: FAENet, framed: FramedGraph, vectors: Tensor, rotation: Tensor
+    ) -> tuple[NetworkOutput, Tensor]:
+        """The network on copies in frames ``rotation`` [n_frames, 3, 3], and the edge vectors of the copies."""
+        dtype = next(model.parameters()).dtype
         copies = vectors.index_select(0, framed.edge_of_copy)
-        if per_copy:
-            self.lab_copies = vectors = copies
-        distances = torch.linalg.vector_norm(vectors, dim=1).to(dtype)
-        in_frame = into_frame(copies, self.frames.rotation.index_select(0, framed.frame_of_edge)).to(dtype)
-        output: NetworkOutput = model(framed, in_frame, distances, None if per_copy else framed.edge_of_copy)
-        return output
+        distances = torch.linalg.vector_norm(copies if self.per_copy else vectors, dim=1).to(dtype)
+        in_frame = into_frame(copies, rotation.index_select(0, framed.frame_of_edge)).to(dtype)
+        output: NetworkOutput = model(framed, in_frame, distances, None if self.per_copy else framed.edge_of_copy)
+        return output, copies
+
+    def _run_in_parts(self, model: FAENet, differentiate: bool) -> NetworkOutput:
+        """The network on all copies, a part of the frames at a time, with slopes if ``differentiate``."""
+        slopes = _Slopes(self.vectors.detach(), self.frames.rotation.detach())
+        outputs = []
+        for part in frame_parts(self.graph.edges_per_graph[self.frames.graph], EDGES_AT_ONCE[self.vectors.device.type]):
+            framed = self.framed if part is None else copy_into_frames(self.graph, self.frames.graph[part])
+            vectors, rotation = slopes.leaves(part, differentiate)
+            output, copies = self._run(model, framed, vectors, rotation)
+            if differentiate:
+                weight = self.frames.weight.detach() if part is None else self.frames.weight.detach()[part]
+                total = (output.energy.to(weight.dtype) * weight).sum() * self.normalization.scale
+                slopes.add(total, part, vectors, rotation, copies if self.per_copy else None, framed.edge_of_copy)
+            outputs.append(output.detach())
+        if differentiate:
+            self.slopes = slopes
+        return outputs[0] if len(outputs) == 1 else NetworkOutput.join(outputs)
 
     def averages(self, wanted: set[str], kind: ForcesChoice) -> dict[str, Tensor]:
         """Averages over frames in physical units, by the names of :class:`Prediction`."""
@@ -104,9 +188,13 @@ class Evaluation:
 
     def derivatives(self, energy: Tensor, *, create_graph: bool, retain_graph: bool) -> dict[str, Tensor]:
         """Forces, stress and force spread from energies [n_graphs]."""
-        inputs = [x for x in (self.positions, self.strain, self.lab_copies) if x is not None]
+        spread_inside = self.per_copy and self.slopes is None
+        inputs = [x for x in (self.positions, self.strain, self.copies if spread_inside else None) if x is not None]
         # An isolated atom's energy does not depend on its position; the zero term ties the two together.
         total = energy.sum() + 0.0 * self.positions.sum()
+        if self.slopes is not None:
+            total = total + (self.slopes.vectors * self.vectors).sum()
+            total = total + (self.slopes.rotation * self.frames.rotation).sum()
         grads = list(
             torch.autograd.grad(
                 total,
@@ -120,8 +208,9 @@ class Evaluation:
         result = {"gradient_forces": -grads.pop(0)}
         if self.strain is not None:
             result["stress"] = grads.pop(0) / self.volume[:, None, None]
-        if self.lab_copies is not None:
-            result["forces_frame_std"] = self._gradient_spread(grads.pop(0))
+        if self.per_copy:
+            of_copies = grads.pop(0) if self.slopes is None else torch.cat(self.slopes.copies)
+            result["forces_frame_std"] = self._gradient_spread(of_copies)
         return result
 
     def _gradient_spread(self, gradient: Tensor) -> Tensor:

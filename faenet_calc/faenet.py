@@ -1,6 +1,9 @@
 """FAENet: structures copied into frames -> energies and in-frame forces (L2, called by ``potential.py``)."""
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +38,24 @@ class NetworkOutput:
     node_energy: Tensor | None
     node_force: Tensor | None
     hidden: Tensor
+
+    def detach(self) -> "NetworkOutput":
+        """The same numbers without their history."""
+        return _each(lambda values: values[0].detach(), [self])
+
+    @staticmethod
+    def join(parts: "Sequence[NetworkOutput]") -> "NetworkOutput":
+        """Consecutive copies as one output."""
+        return _each(torch.cat, parts)
+
+
+def _each(function: Callable[[list[Tensor]], Tensor], outputs: Sequence[NetworkOutput]) -> NetworkOutput:
+    """Apply a function to every field that is there."""
+    fields: dict[str, Any] = {}
+    for name in (f.name for f in dataclasses.fields(NetworkOutput)):
+        values = [getattr(output, name) for output in outputs]
+        fields[name] = None if values[0] is None else function(values)
+    return NetworkOutput(**fields)
 
 
 class FAENet(nn.Module):

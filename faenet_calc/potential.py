@@ -162,6 +162,7 @@ class Potential(nn.Module):
                 leaf=gradient,
                 strained="stress" in wanted,
                 per_copy=spread and kind != "direct",
+                in_parts=not training and not create_graph,
             )
             result = work.averages(wanted, kind)
             if gradient:

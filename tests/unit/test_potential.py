@@ -6,7 +6,7 @@ import pytest
 import torch
 from ase.build import bulk, molecule
 
-from faenet_calc import testing
+from faenet_calc import evaluation, testing
 from faenet_calc.config import ModelConfig
 from faenet_calc.errors import InputError
 from faenet_calc.layers import EdgeNodeLinear, envelope, real_harmonics
@@ -105,6 +105,22 @@ def test_energy_only_evaluation_does_not_differentiate():
     result = potential.evaluate(potential.graph(crystal()), properties=("energy",))
     assert not result.energy.requires_grad
     assert result.forces is None
+
+
+@pytest.mark.parametrize("at_most", [1, 500])
+def test_evaluation_in_parts_is_the_same(monkeypatch, at_most):
+    """Crystal and molecule, whose frames move with the atoms, against one pass with its whole history."""
+    decoder = {"kind": "mlp", "channels": 8, "norm": "layer"}
+    potential = build_potential("modern-s", dtype="float64", decoder=decoder, **SMALL)
+    properties = ("energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std")
+    graph = potential.graph([crystal(), molecule("CH3OH"), molecule("CO2")])
+    whole = potential.evaluate(graph, properties=properties, forces="both", create_graph=True).detach()
+    monkeypatch.setitem(evaluation.EDGES_AT_ONCE, "cpu", at_most)
+    n_frames = [*[0] * 8, *[1] * 10]
+    assert len(evaluation.frame_parts(graph.edges_per_graph[n_frames], at_most)) > 1
+    parts = potential.evaluate(graph, properties=properties, forces="both")
+    for name in (*properties, "direct_forces", "gradient_forces"):
+        assert torch.allclose(getattr(whole, name), getattr(parts, name), atol=1e-11), name
 
 
 def test_training_reaches_every_parameter():
