@@ -52,11 +52,11 @@ class CheckReport:
 
     def table(self) -> str:
         """The rows as text, one line each."""
-        lines = [f"{'law':<34}{'structure':<20}{'found':>10}{'limit':>10}  {'unit':<12}verdict"]
+        lines = [f"{'law':<38}{'structure':<20}{'found':>10}{'limit':>10}  {'unit':<12}verdict"]
         for row in self.rows:
             limit = "" if row.limit is None else f"{row.limit:.1e}"
             verdict = "info" if row.limit is None and row.passed else "pass" if row.passed else "FAIL"
-            lines.append(f"{row.law:<34}{row.structure:<20}{row.value:>10.1e}{limit:>10}  {row.unit:<12}{verdict}")
+            lines.append(f"{row.law:<38}{row.structure:<20}{row.value:>10.1e}{limit:>10}  {row.unit:<12}{verdict}")
         failed = sum(not row.passed for row in self.rows)
         lines.append(f"{len(self.rows)} rows, {failed} failed")
         return "\n".join(lines)

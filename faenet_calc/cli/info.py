@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @verbosity_options
 def command(model: str | None, as_json: bool) -> None:
     """Describe MODEL: a shipped name, a .safetensors file, or a .pt file of the original code (else the default)."""
-    from faenet_calc import pretrained
+    from faenet_calc import elements, pretrained
     from faenet_calc.checkpoint import load_potential
 
     name = pretrained.default_name() if model is None else model
@@ -25,6 +25,9 @@ def command(model: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(described))
         return
+    described["extra"] = f"{', '.join(described['extra'])} (see --json)" if described["extra"] else None
+    if len(described["supported_elements"]) == elements.MAX_Z:
+        described["supported_elements"] = "all"
     width = max(len(key) for key in described)
     for key, value in described.items():
         lines = value if isinstance(value, list) and key == "notes" else [_words(value)]
