@@ -14,8 +14,8 @@ WIRE = Atoms("CuO", [[0, 0, 0], [1.8, 0.5, 0]], cell=[4, 9, 9], pbc=[True, False
 MIXED = [fcc111("Cu", (2, 2, 3), vacuum=8.0), molecule("CH3CH2OH"), bulk("Cu"), WIRE, Atoms("H"), molecule("CO2")]
 
 
-def graph_of(structures):
-    return to_batch(structures, cutoff=5.0, dtype=torch.float64, device="cpu")
+def graph_of(structures, dtype=torch.float64):
+    return to_batch(structures, cutoff=5.0, dtype=dtype, device="cpu")
 
 
 def frames_of(structures, mode="all", generator=None, **config):
@@ -33,6 +33,24 @@ def test_frames_are_orthogonal_and_weights_sum_to_one(kind, mode, proper):
     assert torch.allclose(sums, torch.ones_like(sums))
     if proper and mode in ("all", "stochastic"):
         assert bool((torch.linalg.det(frames.rotation) > 0).all())
+
+
+@pytest.mark.parametrize("kind", ["lattice", "pca3d", "pca2d"])
+@pytest.mark.parametrize("mode", ["one", "all", "exact"])
+def test_frames_in_float32_are_those_of_float64(kind, mode):
+    config = FramesConfig(kind=kind)
+    # Principal axes of symmetric structures are not defined; those of the lattice and of pairs of atoms are.
+    asymmetric = [MIXED[0], MIXED[1], MIXED[2], WIRE] if kind == "lattice" else [MIXED[1]]
+    narrow, wide = (
+        build_frames(graph_of(asymmetric, dtype), config, mode, vacuum=5.0) for dtype in (torch.float32, torch.float64)
+    )
+    assert narrow.rotation.dtype == torch.float32
+    for member in range(len(asymmetric)):
+        frames = [one.rotation[one.graph == member].double() for one in (narrow, wide)]
+        weights = [one.weight[one.graph == member].double() for one in (narrow, wide)]
+        # Eigenvectors come with arbitrary signs; squares do not see them.
+        squares = [torch.einsum("f,fij->ij", w, r.square()) for r, w in zip(frames, weights, strict=True)]
+        assert torch.allclose(squares[0], squares[1], atol=1e-4)
 
 
 @pytest.mark.parametrize(
