@@ -37,6 +37,8 @@ def adsorbed(facet: str, adsorbate: str, site: str, lattice: float) -> Atoms:
     """The starting structure."""
     atoms = slab(facet, lattice)
     added = molecule(adsorbate) if len(adsorbate) > 1 else Atoms(adsorbate)
+    if adsorbate == "OH":
+        added.rotate(180, "x")  # H up
     added.set_tags(2)
     add_adsorbate(atoms, added, 1.9 if site == "ontop" else 1.4, site, mol_index=1 if adsorbate == "CO" else 0)
     return atoms
