@@ -1,7 +1,7 @@
 """The self-test of a potential: a table of laws, numbers and verdicts (L2; called by ``testing`` and CLI ``check``)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -67,16 +67,19 @@ class CheckReport:
 
 
 def check_potential(
-    potential: Potential, structures: Mapping[str, Atoms] | None = None, *, nve_steps: int = 200
+    potential: Potential,
+    structures: Mapping[str, Atoms] | Sequence[Atoms] | Atoms | None = None,
+    *,
+    nve_steps: int = 200,
 ) -> CheckReport:
     """Test a potential against the laws that an energy surface obeys, in float64.
 
     Args:
         potential: Any potential; a float64 copy is tested, and its difference from the original is a row.
-        structures: Named structures of supported elements; None chooses some of the trained elements.
+        structures: Structures of supported elements, named or not; None chooses some of the trained elements.
         nve_steps: Steps of 1 fs of the drift test; 0 leaves it out.
     """
-    chosen = dict(structures) if structures is not None else _suitable_structures(potential)
+    chosen = _suitable_structures(potential) if structures is None else _named(structures)
     if not chosen:
         raise InputError("check_potential was given no structures; pass at least one or None")
     if potential.needs_tags:
@@ -111,6 +114,14 @@ def _worst_of_each_law(rows: list[CheckRow]) -> list[CheckRow]:
 
 def _row(law: str, structure: str, value: float, limit: float | None, unit: str) -> CheckRow:
     return CheckRow(law=law, structure=structure, value=float(value), limit=limit, unit=unit)
+
+
+def _named(structures: Mapping[str, Atoms] | Sequence[Atoms] | Atoms) -> dict[str, Atoms]:
+    """Copies of a user's structures by name; formula and position in the list where there is none."""
+    if isinstance(structures, Mapping):
+        return {name: atoms.copy() for name, atoms in structures.items()}
+    many = [structures] if isinstance(structures, Atoms) else structures
+    return {f"{atoms.get_chemical_formula()} [{index}]": atoms.copy() for index, atoms in enumerate(many)}
 
 
 def _suitable_structures(potential: Potential) -> dict[str, Atoms]:

@@ -325,7 +325,10 @@ def scaled(potential: Potential, factor: float) -> Potential:
 
 
 def check_potential(
-    potential: Potential, structures: Mapping[str, Atoms] | None = None, *, nve_steps: int = 200
+    potential: Potential,
+    structures: Mapping[str, Atoms] | Sequence[Atoms] | Atoms | None = None,
+    *,
+    nve_steps: int = 200,
 ) -> "CheckReport":
     """See :func:`faenet_calc.selfcheck.check_potential`."""
     from faenet_calc import selfcheck

@@ -1,0 +1,49 @@
+"""The self-test itself: it passes what is exact, fails what is not, and leaves its input alone."""
+
+import json
+
+import pytest
+from ase.build import bulk, fcc111, molecule
+
+from faenet_calc import testing
+from faenet_calc.errors import InputError
+from faenet_calc.potential import build_potential
+
+
+def crystal():
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.05, seed=0)
+    return atoms
+
+
+def test_an_exact_surface_passes(modern):
+    report = testing.check_potential(modern, [crystal(), molecule("NH3")], nve_steps=20)
+    assert report.passed, report.table()
+    assert json.loads(report.to_json())["passed"]
+    laws = {row.law for row in report.rows}
+    assert {"rotation: energy", "gradient forces = -dE/dx", "stress = dE/dε / V", "cutoff step"} <= laws
+    assert "0 failed" in report.table()
+
+
+def test_the_papers_network_fails_where_it_must(paper_network):
+    report = testing.check_potential(paper_network, {"crystal": crystal()}, nve_steps=0)
+    failed = {row.law for row in report.rows if not row.passed}
+    assert {"periodic images and wrapping: energy", "supercell: energy", "gradient forces = -dE/dx"} <= failed
+    assert "FAIL" in report.table()
+
+
+def test_direct_forces_are_compared_with_the_gradient():
+    potential = build_potential("modern-s", forces="direct", hidden_channels=64, filters=32, interactions=1)
+    report = testing.check_potential(potential, crystal(), nve_steps=0)
+    gap = next(row for row in report.rows if row.law.startswith("direct - gradient"))
+    assert not gap.passed
+
+
+def test_input_is_left_alone_and_must_be_something():
+    potential = build_potential("modern-s", hidden_channels=64, filters=32, interactions=1, atoms={"tag_channels": 4})
+    slab = fcc111("Cu", (1, 1, 3), vacuum=6.0)
+    before = slab.get_tags().copy()
+    testing.check_potential(potential, slab, nve_steps=0)
+    assert (slab.get_tags() == before).all()
+    with pytest.raises(InputError, match="no structures"):
+        testing.check_potential(potential, [])
