@@ -1,9 +1,9 @@
 """Put a trained checkpoint among the shipped models: model.safetensors, its sha256, and golden.json.
 
-    python scripts/ship_model.py runs/copper-s/best.safetensors copper-s [--default]
+    python scripts/ship_model.py runs/copper-s/best.safetensors copper-s [--default] [--structure slab.extxyz …]
 
-golden.json holds energies, forces and stresses in float64 of the named structures made of trained elements; a test
-compares every shipped model with its own. The card is written by hand.
+golden.json holds energies, forces and stresses in float64 of the named structures made of trained elements and of those
+given, with the structures themselves; a test compares every shipped model with its own. The card is written by hand.
 """
 
 import argparse
@@ -13,6 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ase import Atoms
+from ase.io import read
+
 from faenet_calc import load_potential
 from faenet_calc.potential import Potential
 from faenet_calc.testing import structures
@@ -20,16 +23,20 @@ from faenet_calc.testing import structures
 PRETRAINED = Path(__file__).parents[1] / "pretrained"
 
 
-def golden_values(potential: Potential) -> dict[str, Any]:
-    """Expected results by name of structure (eV, eV/Å, eV/Å³)."""
+def golden_values(potential: Potential, extra: dict[str, Atoms]) -> dict[str, Any]:
+    """Structures and expected results by name (Å, eV, eV/Å, eV/Å³)."""
     known = set(potential.config.trained_elements)
     values = {}
-    for name, atoms in structures().items():
+    for name, atoms in (structures() | extra).items():
         if not set(atoms.numbers.tolist()) <= known:
             continue
         periodic = bool(atoms.pbc.any())
         found = potential.predict(atoms, ("energy", "forces", *(("stress",) if periodic else ())))
         values[name] = {
+            "numbers": atoms.numbers.tolist(),
+            "positions": atoms.positions.tolist(),
+            "cell": atoms.cell.array.tolist(),
+            "pbc": atoms.pbc.tolist(),
             "energy": float(found.energy[0]),
             "forces": found.forces.tolist(),
             "stress": found.stress[0].tolist() if periodic else None,
@@ -43,7 +50,11 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("name")
     parser.add_argument("--default", action="store_true", help="make it the default model")
+    parser.add_argument(
+        "--structure", type=Path, action="append", default=[], help="one more structure for golden.json"
+    )
     arguments = parser.parse_args()
+    extra = {path.stem: read(path) for path in arguments.structure}
     potential = load_potential(arguments.checkpoint, device="cpu", dtype="float64")
     folder = PRETRAINED / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +62,7 @@ def main() -> None:
     shutil.copyfile(arguments.checkpoint, model)
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     (folder / "sha256").write_text(f"{digest}  model.safetensors\n")
-    (folder / "golden.json").write_text(json.dumps(golden_values(potential), indent=1) + "\n")
+    (folder / "golden.json").write_text(json.dumps(golden_values(potential, extra)) + "\n")
     if arguments.default:
         (PRETRAINED / "default").write_text(arguments.name + "\n")
     print(f"{model}: {model.stat().st_size / 1e6:.2f} MB, sha256 {digest}")
