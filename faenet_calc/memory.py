@@ -1,7 +1,7 @@
 """Memory of long runs (L0): freed blocks are kept for the next step instead of being returned to the system.
 
 A step allocates hundreds of blocks of a few MB. By default glibc maps each from the system and unmaps it again, and the
-page faults take a quarter of a CPU step (measured: 0.32 → 0.25 s).
+page faults take a good part of a CPU step.
 """
 
 import ctypes
