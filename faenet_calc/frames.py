@@ -15,6 +15,8 @@ from faenet_calc.config import FrameMode, FramesConfig
 from faenet_calc.errors import InputError
 from faenet_calc.graph import AtomGraph
 
+_FREELY_ORIENTED = 0.5
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frames:
@@ -233,7 +235,14 @@ def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, genera
 def _random_natural(
     member: AtomGraph, n_periodic: int, config: FramesConfig, vacuum: float, generator: torch.Generator
 ) -> Tensor:
-    """[3, 3] a random frame: a lattice frame turned at random (in the plane for slabs), or a pair frame by weight."""
+    """[3, 3] a random frame: a lattice frame turned at random (in the plane for slabs), or a pair frame by weight.
+
+    A molecule is seen in any orientation half of the time: the same molecule inside a box, or in reach of a surface,
+    has that box's or surface's frame and should have the same energy.
+    """
+    if n_periodic == 0 and float(torch.rand(1, generator=generator)) < _FREELY_ORIENTED:
+        turn = lattice_frames.random_rotation(generator) @ lattice_frames.random_flip(generator, config.proper)
+        return turn.to(member.positions)
     if n_periodic < 2:
         rotation, weight = _frames_of_one(member, n_periodic, config, "all", vacuum)
         drawn = torch.multinomial(weight.cpu().double(), 1, generator=generator)

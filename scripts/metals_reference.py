@@ -22,6 +22,8 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
+from faenet_calc.memory import keep_freed_memory
+
 HUBBARD_METALS = frozenset({27, 28})
 NONMETALS = (1, 6, 7, 8)
 OXYGEN = 8
@@ -40,6 +42,7 @@ class MetalsReference(Calculator):
 
     def __init__(self, model: str = "nequix-oam-1", **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        keep_freed_memory()
         warnings.filterwarnings("ignore", category=UserWarning)
         from chgnet.model.dynamics import CHGNetCalculator
         from nequix.calculator import NequixCalculator

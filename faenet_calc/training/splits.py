@@ -24,7 +24,14 @@ Integers = NDArray[np.int64]
 
 KINDS = ("auto", "random", "trajectory", "composition", "adsorbate", "slab", "file", "info")
 NAMES = ("train", "val", "test")
-_ALIASES = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test"}
+_ALIASES = {
+    "training": "train",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "testing": "test",
+    "heldout": "test",
+}
 TRAJECTORY_KEYS = ("trajectory_id", "traj_id", "trajectory", "sid", "system_id", "system", "run_id")
 """Words that identify a trajectory or a system, most specific meaning first; the first that a structure has is used."""
 _SLAB_KEYS, _ADSORBATE_KEYS = ("slab", "slab_id", "bulk_id", "bulk_mpid"), ("adsorbate", "ads_symbols", "ads_id")

@@ -126,6 +126,15 @@ def test_stochastic_frames_come_from_the_generator_alone():
     assert not torch.allclose(first, frames_of(MIXED, "stochastic", torch.Generator().manual_seed(2)).rotation)
 
 
+def test_molecules_are_seen_in_pair_frames_and_in_any_orientation():
+    generator, drawn = torch.Generator().manual_seed(0), []
+    own = frames_of([MIXED[1]]).rotation
+    for _ in range(60):
+        rotation = frames_of([MIXED[1]], "stochastic", generator).rotation
+        drawn.append(bool(torch.isclose(own, rotation, atol=1e-9).all(dim=2).all(dim=1).any()))
+    assert 15 < sum(drawn) < 45
+
+
 def test_copies_carry_the_edges_of_their_structure():
     graph = graph_of(MIXED)
     frames = frames_of(MIXED)
