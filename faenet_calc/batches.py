@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Literal
 
 import torch
-from tqdm import tqdm
 
 from faenet_calc import elements
 from faenet_calc.answer_checks import check_finite, check_volume
@@ -13,6 +12,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.frames import build_frames
 from faenet_calc.graph import AtomGraph
 from faenet_calc.graph_source import GraphSource
+from faenet_calc.progress import progress_bar
 
 Graphs = dict[GraphKey, AtomGraph]
 BatchSize = int | Literal["auto"]
@@ -43,7 +43,7 @@ def predict_all(
     if batch_size != "auto" and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise InputError(f"{batch_size=}, expected 'auto' or a number of structures of at least 1")
     results: list[dict[str, Any]] = []
-    with tqdm(total=len(structures), disable=not progress, unit="structure") as bar:
+    with progress_bar(shown=progress, total=len(structures), unit="structure") as bar:
         for batch in _batches(_read(source, structures, properties), source.committee, batch_size):
             merged = {key: AtomGraph.batch([graphs[key] for graphs in batch]) for key in batch[0]}
             for graphs, answer in zip(batch, source.committee.evaluate(merged, properties), strict=True):

@@ -93,8 +93,8 @@ def _measure(
 ) -> tuple["Assessment", dict[str, Any] | None, dict[str, float] | None]:
     import numpy as np
     import torch
-    from tqdm import tqdm
 
+    from faenet_calc.progress import progress_bar
     from faenet_calc.training.alignment import aligned
     from faenet_calc.training.assessment import assess
     from faenet_calc.training.symmetry import symmetry_metrics
@@ -104,7 +104,7 @@ def _measure(
     offsets = None
     if options["align"]:
         potential, offsets = aligned(potential, dataset, indices)
-    with tqdm(total=len(dataset), unit="structure", disable=not show_progress(ctx)) as bar:
+    with progress_bar(shown=show_progress(ctx), total=len(dataset), unit="structure") as bar:
         found = assess(
             potential,
             dataset,

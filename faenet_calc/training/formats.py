@@ -17,9 +17,9 @@ import ase.io
 import numpy as np
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError, filetype, open_with_compression
-from tqdm import tqdm
 
 from faenet_calc.errors import InputError
+from faenet_calc.progress import progress_bar
 
 COMPRESSED = (".xz", ".gz", ".bz2")
 # What a folder is searched for; anything else has to be named.
@@ -108,7 +108,7 @@ def read_records(
         trust_pickle: Read LMDB files of pickled objects. Unpickling runs code that the file contains.
         progress: Show a progress bar on stderr.
     """
-    with tqdm(unit=" structures", desc="reading", disable=not progress) as bar:
+    with progress_bar(shown=progress, unit=" structures", desc="reading") as bar:
         for path in find_files(files):
             bar.set_postfix_str(path.name)
             for record in _reader(path, trust_pickle)(path):

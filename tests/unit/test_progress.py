@@ -1,0 +1,35 @@
+import sys
+
+from faenet_calc.progress import progress_bar
+
+
+class Terminal:
+    """Says what is written to it and claims to be a terminal, or not."""
+
+    def __init__(self, *, interactive):
+        self.interactive, self.text = interactive, ""
+
+    def isatty(self):
+        return self.interactive
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def shown_on(monkeypatch, *, interactive, shown=True):
+    stream = Terminal(interactive=interactive)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bar(shown=shown, total=500, file=stream) as bar:
+        for _ in range(500):
+            bar.update()
+            bar.refresh() if interactive and bar.n == 250 else None
+    return stream.text
+
+
+def test_a_log_file_gets_few_lines_and_a_silent_bar_none(monkeypatch):
+    assert shown_on(monkeypatch, interactive=False).count("\r") <= 3
+    assert "250/500" in shown_on(monkeypatch, interactive=True)
+    assert shown_on(monkeypatch, interactive=True, shown=False) == ""
