@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import ase.db
 import numpy as np
 import pytest
 from ase.calculators.emt import EMT
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from faenet_calc.cli.data_generate import command
 from faenet_calc.config import from_mapping
 from faenet_calc.errors import InputError
+from faenet_calc.training.formats import read_records
 from faenet_calc.training.generate import Recipe, generate, load_recipe, plan
 from faenet_calc.training.generate.adsorbates import ADSORBATES, gas_molecule, random_rotation, upright
 from faenet_calc.training.generate.labels import build_calculator, fingerprint
@@ -231,6 +233,43 @@ def test_a_killed_run_continues_to_the_same_labels(tmp_path):
     assert [line["task"] for line in journal] == list(range(12))
 
 
+def test_a_database_holds_the_same_labels_also_after_a_kill(tmp_path):
+    pytest.importorskip("ase_db_backends")
+    text = generate(recipe(), tmp_path / "text").file
+    first = generate(recipe(tasks=5), tmp_path / "cut", form="aselmdb")
+    # The kill: a task whose labels are written and whose journal line is torn.
+    with (tmp_path / "cut" / "journal.jsonl").open("r+") as file:
+        lines = file.read().splitlines(keepends=True)
+        file.seek(0)
+        file.truncate()
+        file.write("".join(lines[:-1]) + lines[-1][:20])
+    with pytest.raises(InputError, match="as aselmdb, asked for extxyz"):
+        generate(recipe(), tmp_path / "cut", form="extxyz")
+    done = generate(recipe(), tmp_path / "cut")
+    assert done.file == first.file
+    assert first.labels < done.labels
+    one, two = list(read_records(text)), list(read_records(done.file))
+    assert len(one) == len(two) == done.labels
+    for a, b in zip(one, two, strict=True):
+        assert dict(a.info) == {name: b.info[name] for name in a.info}
+        assert np.array_equal(a.atoms.numbers, b.atoms.numbers)
+        assert np.array_equal(a.atoms.get_tags(), b.atoms.get_tags())
+        assert a.results.keys() == b.results.keys()
+        for name in ("energy", "forces"):
+            assert np.allclose(a.results[name], b.results[name], atol=1e-7, rtol=0)
+    generate(recipe(), tmp_path / "cut")
+    assert len(list(read_records(done.file))) == done.labels
+
+
+def test_a_database_that_lost_structures_is_noticed(tmp_path):
+    pytest.importorskip("ase_db_backends")
+    done = generate(recipe(tasks=2), tmp_path, form="aselmdb")
+    with ase.db.connect(str(done.file), use_lock_file=False) as database:
+        database.delete([1])
+    with pytest.raises(InputError, match="its journal says"):
+        generate(recipe(tasks=3), tmp_path)
+
+
 def test_two_processes_make_the_same_labels_as_one(tmp_path):
     generate(recipe(tasks=6), tmp_path / "one")
     generate(recipe(tasks=6), tmp_path / "two", workers=2)
@@ -331,12 +370,13 @@ def test_recipes_of_the_examples_can_be_read(repository):
 
 def test_the_command_runs_and_reports(tmp_path, repository):
     recipe_file = repository / "examples" / "recipes" / "emt.yaml"
-    arguments = [str(recipe_file), "-o", str(tmp_path), "--tasks", "2", "--json"]
+    arguments = [str(recipe_file), "-o", str(tmp_path), "--tasks", "2", "--format", "extxyz", "--json"]
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert printed["tasks"] == 2
     assert printed["labels"] == len(labels(tmp_path))
+    assert printed["file"] == str(tmp_path / "labels.extxyz")
 
 
 def test_a_file_that_is_no_recipe_is_refused(tmp_path):

@@ -1,8 +1,8 @@
 """Runs a recipe's tasks, in parallel and resumably.
 
-One process writes. A finished task is appended to ``labels.extxyz`` in one piece and then to ``journal.jsonl`` with the
-length of the label file. After a kill, whatever lies beyond the last journalled length is cut off and its task runs
-again, so at most the tasks under way are lost.
+One process writes. A finished task is appended to the labels (``label_files.py``) in one piece and then to
+``journal.jsonl`` with where the labels end. After a kill, whatever lies beyond the last journalled end is cut off and
+its task runs again, so at most the tasks under way are lost.
 """
 
 import fcntl
@@ -17,17 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from ase import Atoms
 from ase.calculators.calculator import Calculator
 from tqdm import tqdm
 
 from faenet_calc.config import to_mapping
 from faenet_calc.errors import InputError
-from faenet_calc.training.generate.labels import build_calculator, fingerprint, label, to_text
+from faenet_calc.training.generate.label_files import FILES, LabelFile, LabelFormat, append_text
+from faenet_calc.training.generate.labels import build_calculator, fingerprint, label
 from faenet_calc.training.generate.recipe import Recipe
 from faenet_calc.training.generate.sampling import snapshots
 from faenet_calc.training.generate.tasks import Task, plan
 
-LABELS, JOURNAL, RECIPE, LOCK = "labels.extxyz", "journal.jsonl", "recipe.json", "lock"
+JOURNAL, RECIPE, LOCK = "journal.jsonl", "recipe.json", "lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class Progress:
     """What an output folder holds.
 
     Attributes:
+        file: The labels.
         tasks: Finished tasks, failed ones included.
         labels: Structures written.
         duplicates: Structures left out because an equal one was there.
@@ -42,6 +45,7 @@ class Progress:
         failed: Tasks that ended with an error of the calculator; the journal has its words.
     """
 
+    file: Path
     tasks: int = 0
     labels: int = 0
     duplicates: int = 0
@@ -54,7 +58,7 @@ class _Result:
     """What a worker hands back for one task."""
 
     task: int
-    texts: tuple[str, ...]
+    structures: tuple[Atoms, ...]
     fingerprints: tuple[str, ...]
     dropped: int
     error: str
@@ -62,25 +66,32 @@ class _Result:
 
 
 def generate(
-    recipe: Recipe, out: Path, *, workers: int = 1, time_limit_s: float | None = None, progress: bool = False
+    recipe: Recipe,
+    out: Path,
+    *,
+    workers: int = 1,
+    time_limit_s: float | None = None,
+    progress: bool = False,
+    form: LabelFormat | None = None,
 ) -> Progress:
     """Make the labels of a recipe, or what is missing of them.
 
     Args:
-        out: Folder for ``labels.extxyz``, ``journal.jsonl`` and ``recipe.json``; one that holds a run of the same
-            recipe is continued.
+        out: Folder for the labels, ``journal.jsonl`` and ``recipe.json``; one that holds a run of the same recipe is
+            continued.
         workers: Processes, each with its own calculator.
         time_limit_s: No task is begun after this many seconds.
         progress: Show a bar.
+        form: Write ``labels.extxyz`` or ``labels.aselmdb``; None for what the folder has, extxyz in a new one.
 
     Raises:
-        InputError: The folder belongs to another recipe or is in use by another process.
+        InputError: The folder belongs to another recipe, has another format, or is in use by another process.
     """
     if workers < 1:
         raise InputError(f"workers = {workers}, expected at least 1")
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
-        writer = _Writer(out, recipe)
+        writer = _Writer(out, recipe, form)
         todo = [task for task in plan(recipe) if task.index not in writer.done]
         end = None if time_limit_s is None else time.monotonic() + time_limit_s
         total = len(todo) + writer.progress.tasks
@@ -131,7 +142,7 @@ def _run_in_worker(task: Task) -> _Result:
 
 def _run(task: Task, recipe: Recipe, calculator: Calculator) -> _Result:
     """One task. An error of the calculator ends the task, not the run; labels made before it are kept."""
-    texts: list[str] = []
+    structures: list[Atoms] = []
     marks: list[str] = []
     dropped, error, begin = 0, "", time.process_time()
     try:
@@ -140,13 +151,13 @@ def _run(task: Task, recipe: Recipe, calculator: Calculator) -> _Result:
             if atoms is None:
                 dropped += 1
                 continue
-            texts.append(to_text(atoms))
+            structures.append(atoms)
             marks.append(fingerprint(atoms))
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
     return _Result(
         task=task.index,
-        texts=tuple(texts),
+        structures=tuple(structures),
         fingerprints=tuple(marks),
         dropped=dropped,
         error=error,
@@ -162,37 +173,43 @@ class _Writer:
         progress: Counts over all runs.
     """
 
-    def __init__(self, out: Path, recipe: Recipe) -> None:
-        self._labels, self._journal = out / LABELS, out / JOURNAL
+    def __init__(self, out: Path, recipe: Recipe, form: LabelFormat | None) -> None:
+        self._journal = out / JOURNAL
         self._seen: set[str] = set()
         self.done: set[int] = set()
-        self.progress = Progress()
-        if self._journal.exists():
-            self._resume(out, recipe)
+        first, lines = self._read() if self._journal.exists() else ({}, [])
+        stored: LabelFormat | None = first.get("format", "extxyz") if first else None
+        if stored and form and form != stored:
+            raise InputError(
+                f"{out} holds labels as {stored}, asked for {form}; choose another folder, or convert them"
+            )
+        self._labels: LabelFile = FILES[stored or form or "extxyz"](out)
+        self.progress = Progress(file=self._labels.path)
+        if first:
+            self._resume(out, recipe, first, lines)
         else:
-            self._labels.write_text("")
             mapping = {"digest": recipe.digest(), "recipe": to_mapping(recipe)}
             (out / RECIPE).write_text(json.dumps(mapping, indent=1) + "\n")
-            self._journal.write_text(json.dumps({"digest": recipe.digest()}) + "\n")
+            header = {"digest": recipe.digest(), "format": form or "extxyz"}
+            self._journal.write_text(json.dumps(header) + "\n")
 
     def append(self, result: _Result) -> None:
         """Write the new structures of a task, then its line in the journal."""
-        fresh: dict[str, str] = {}
-        for mark, text in zip(result.fingerprints, result.texts, strict=True):
+        fresh: dict[str, Atoms] = {}
+        for mark, atoms in zip(result.fingerprints, result.structures, strict=True):
             if mark not in self._seen:
-                fresh.setdefault(mark, text)
-        _append(self._labels, "".join(fresh.values()))
+                fresh.setdefault(mark, atoms)
         line = {
             "task": result.task,
             "labels": len(fresh),
-            "duplicates": len(result.texts) - len(fresh),
+            "duplicates": len(result.structures) - len(fresh),
             "dropped": result.dropped,
             "error": result.error,
             "cpu_s": result.cpu_s,
-            "end": self._labels.stat().st_size,
+            "end": self._labels.append(list(fresh.values())),
             "fingerprints": list(fresh),
         }
-        _append(self._journal, json.dumps(line) + "\n")
+        append_text(self._journal, json.dumps(line) + "\n")
         self._count(line)
 
     def _count(self, line: dict[str, Any]) -> None:
@@ -200,6 +217,7 @@ class _Writer:
         self._seen.update(line["fingerprints"])
         before = self.progress
         self.progress = Progress(
+            file=before.file,
             tasks=before.tasks + 1,
             labels=before.labels + line["labels"],
             duplicates=before.duplicates + line["duplicates"],
@@ -207,30 +225,23 @@ class _Writer:
             failed=before.failed + bool(line["error"]),
         )
 
-    def _resume(self, out: Path, recipe: Recipe) -> None:
+    def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The journal's header and whole lines; a torn last line is cut off."""
         whole, _, torn = self._journal.read_text().rpartition("\n")
         if torn:
             os.truncate(self._journal, len(whole.encode()) + 1)
         first, *lines = [json.loads(line) for line in whole.splitlines()]
+        return first, lines
+
+    def _resume(self, out: Path, recipe: Recipe, first: dict[str, Any], lines: list[dict[str, Any]]) -> None:
         if first["digest"] != recipe.digest():
             raise InputError(
                 f"{out} holds labels of another recipe (digest {first['digest']}, this one {recipe.digest()}); "
                 "choose another folder, or restore the recipe from its recipe.json"
             )
-        end = 0
         for line in lines:
             self._count(line)
-            end = line["end"]
-        if self._labels.stat().st_size < end:
-            raise InputError(f"{self._labels} is shorter than its journal says ({end} bytes); it was edited or damaged")
-        os.truncate(self._labels, end)
-
-
-def _append(path: Path, text: str) -> None:
-    with path.open("a") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        self._labels.cut(lines[-1]["end"] if lines else 0, self.progress.labels)
 
 
 @contextmanager
