@@ -1,7 +1,9 @@
 """One run on several processes (L3): who I am under ``torchrun``, sums over processes, one writer.
 
-Gradients are summed in one flat tensor after the backward pass: the networks are small (≤ 30 MB), second derivatives
-run through autograd as in one process, and any part may be frozen.
+Gradients are summed in one flat tensor after the backward pass; the networks are small (≤ 30 MB). PyTorch's wrapper,
+DistributedDataParallel, gives the same gradients, second derivatives included (2 gloo processes), at 1.0 to 1.3 times
+the CPU time; but it fails where a loss leaves parameters unused, unless told to search for them at every step, and
+needs a structure for every process in every batch, the last and smallest included.
 """
 
 import os
