@@ -1,0 +1,319 @@
+"""Do relaxations of systems that no model was trained on end where the reference ends, and how fast?
+
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
+    python benchmarks/heldout_relaxations.py compare MODEL minima.jsonl
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL minima.jsonl
+
+`reference` needs the labelling calculator of the recipe (examples/recipes/metals.yaml: nequix and chgnet) and writes
+starts, minima, energies and CPU times, a line per system; run again, it goes on. `compare` needs the model only.
+`speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
+reasons too.
+
+Systems are those the recipe holds out: unseen pairs of metal and adsorbate (half of them), an unseen facet and an
+unseen alloy (a quarter each), adsorbates in turn at every kind of site. Slabs are the smallest two of the recipe, their
+lower half is fixed, the lattice constant is the recipe's for both calculators, both start from the same structure:
+adsorbate in contact with the surface at its site, off by some 0.05 Å and tilted by at most 10°. BFGS, 0.05 eV/Å, 200
+steps. Where the reference itself does not converge, or desorbs, dissociates, intercalates or reconstructs, a system is
+counted apart and another one takes its place.
+
+Adsorption energy: E(relaxed) − E(relaxed clean slab) − E(relaxed gas-phase fragment), each with the same calculator;
+H, N and O count from H2/2, N2/2 and O2/2, C from CH4 − 2 H2. Same site: see same_site.py. A model is compared on the
+systems all of whose elements it was trained on. CPU seconds are of one thread, without start-up (an untimed call
+first).
+"""
+
+import argparse
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.calculator import Calculator
+from ase.constraints import FixAtoms
+from rows import Row, Rows, rounded, show
+from same_site import match_sites
+
+from faenet_calc import FAENetCalculator, relax
+from faenet_calc.drivers import RelaxResult
+from faenet_calc.training.generate import Recipe, load_recipe
+from faenet_calc.training.generate.adsorbates import gas_molecule
+from faenet_calc.training.generate.labels import build_calculator
+from faenet_calc.training.generate.recipe import HeldOutRule
+from faenet_calc.training.generate.structures import Substrate, place, sites, slab
+from faenet_calc.training.generate.tasks import substrates
+
+RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+OPTIMIZER, FMAX, MAX_STEPS = "BFGS", 0.05, 200
+HEIGHT_A, TILT_DEGREES = 0.2, 10.0
+TURNS = ("pair", "facet", "pair", "alloy")
+FRAGMENTS = {"H": {"H2": 0.5}, "N": {"N2": 0.5}, "O": {"O2": 0.5}, "C": {"CH4": 1.0, "H2": -2.0}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A held-out system at one kind of site; ``visit`` counts how often its combination came before."""
+
+    group: str
+    substrate: Substrate
+    facet: str
+    size: tuple[int, ...]
+    adsorbate: str
+    visit: int
+
+    @property
+    def slab_name(self) -> str:
+        """Names the clean slab, alloys with their arrangement."""
+        return f"{self.substrate.label}_{self.facet}_{'x'.join(map(str, self.size))}"
+
+    def start(self, vacuum: float) -> tuple[Atoms, str]:
+        """The structure to relax and the kind of its site."""
+        surface = slab(self.substrate, self.facet, self.size, vacuum, _rng(self.slab_name))
+        z = surface.positions[:, 2]
+        surface.set_constraint(FixAtoms(mask=z < (z.min() + z.max()) / 2 - 0.1))
+        found = sites(surface)
+        kinds = sorted({site.kind for site in found})
+        rng = _rng(f"{self.slab_name}_{self.adsorbate}")
+        kind = kinds[(int(rng.integers(len(kinds))) + self.visit) % len(kinds)]
+        chosen = next(site for site in found if site.kind == kind)
+        return place(surface, self.adsorbate, chosen, HEIGHT_A, TILT_DEGREES, rng), kind
+
+
+def _rng(name: str) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def heldout_systems(recipe: Recipe) -> Iterator[System]:
+    """Without end, every prefix balanced between groups and, inside a group, between the recipe's rules."""
+    rules: dict[str, list[Iterator[System]]] = {}
+    for rule in recipe.heldout:
+        group = "pair" if rule.adsorbate is not None else "facet" if rule.facet is not None else "alloy"
+        rules.setdefault(group, []).append(_matching(recipe, rule, group))
+    walks = {group: cycle(walk) for group, walk in rules.items()}
+    for group in cycle([group for group in TURNS if group in walks]):
+        yield next(next(walks[group]))
+
+
+def _matching(recipe: Recipe, rule: HeldOutRule, group: str) -> Iterator[System]:
+    """All combinations that a rule holds out, shuffled, again and again with the next size and site."""
+    pure, mixed = substrates(recipe)
+    found = [
+        (metal, config, name)
+        for metal in (*pure, *mixed)
+        for config in recipe.slabs
+        for name in recipe.adsorbates
+        if metal.crystal == config.crystal
+        and rule.substrate in (None, metal.name)
+        and rule.facet in (None, config.crystal + config.facet)
+        and rule.adsorbate in (None, name)
+    ]
+    order = _rng(f"{rule.substrate} {rule.facet} {rule.adsorbate}").permutation(len(found))
+    for visit in range(2**31):
+        for rank, number in enumerate(order):
+            metal, config, name = found[number]
+            size = config.sizes[:2][(visit + rank) % len(config.sizes[:2])]
+            yield System(
+                group=group,
+                substrate=metal,
+                facet=config.crystal + config.facet,
+                size=size,
+                adsorbate=name,
+                visit=visit,
+            )
+
+
+def relaxed(atoms: Atoms, calc: Calculator) -> tuple[RelaxResult, Row]:
+    """The end of a relaxation, and its numbers; seconds of CPU."""
+    began = time.process_time()
+    result = relax(atoms, calc, optimizer=OPTIMIZER, fmax=FMAX, steps=MAX_STEPS)
+    cpu_s = time.process_time() - began
+    flags = [*result.anomalies] if result.error is None else [*result.anomalies, "failed"]
+    row = {"energy": result.energy, "calls": result.n_steps + 1, "cpu_s": round(cpu_s, 3), "flags": flags}
+    return result, row | {"converged": result.converged}
+
+
+class Levels:
+    """Energies that adsorption energies count from, each relaxed once.
+
+    Args:
+        calc: The calculator.
+        rows: Earlier results to look into and where new ones go.
+    """
+
+    def __init__(self, calc: Calculator, rows: Rows) -> None:
+        self.calc, self.rows = calc, rows
+        self.known = {(row["row"], row["name"]): row["energy"] for kind in ("gas", "slab") for row in rows.of(kind)}
+
+    def zero(self, start: Atoms, slab_name: str, adsorbate: str) -> float:
+        """Energy (eV) of the clean slab and the gas-phase fragments."""
+        parts = FRAGMENTS.get(adsorbate, {adsorbate: 1.0})
+        gas = sum(count * self._energy("gas", name, gas_molecule(name)) for name, count in parts.items())
+        return gas + self._energy("slab", slab_name, start[start.get_tags() < 2])
+
+    def _energy(self, kind: str, name: str, atoms: Atoms) -> float:
+        if (kind, name) not in self.known:
+            _, numbers = relaxed(atoms, self.calc)
+            self.rows.append({"row": kind, "name": name, **numbers})
+            self.known[kind, name] = numbers["energy"]
+        return float(self.known[kind, name])
+
+
+def to_json(atoms: Atoms) -> Row:
+    """A structure with tags and fixed atoms as plain values."""
+    fixed = [int(i) for constraint in atoms.constraints for i in constraint.get_indices()]
+    return {
+        "numbers": atoms.numbers.tolist(),
+        "positions": rounded(atoms.positions.tolist(), 6),
+        "cell": atoms.cell.array.tolist(),
+        "pbc": atoms.pbc.tolist(),
+        "tags": atoms.get_tags().tolist(),
+        "fixed": fixed,
+    }
+
+
+def from_json(row: Row, positions: Any = None) -> Atoms:
+    """The structure, or its atoms at other positions."""
+    values = {key: row[key] for key in ("numbers", "cell", "pbc", "tags")}
+    atoms = Atoms(**values, positions=row["positions"] if positions is None else positions)
+    atoms.set_constraint(FixAtoms(indices=row["fixed"]))
+    return atoms
+
+
+def is_sane(row: Row) -> bool:
+    """Whether a minimum can be compared with."""
+    return bool(row["converged"] and not row["flags"])
+
+
+def run_reference(recipe: Recipe, calc: Calculator, path: Path | None, count: int) -> Rows:
+    """Relax held-out systems until ``count`` of them have a sane minimum; at most twice as many are tried."""
+    settings = {"optimizer": OPTIMIZER, "fmax": FMAX, "steps": MAX_STEPS}
+    header = {"row": "header", "recipe": f"{recipe.name}:{recipe.digest()}", **settings}
+    rows = Rows(path, {**header, "calculator": recipe.calculator.name})
+    levels = Levels(calc, rows)
+    done = len(rows.of("system"))
+    for number, system in enumerate(heldout_systems(recipe)):
+        if sum(map(is_sane, rows.of("system"))) >= count or number >= 2 * count:
+            return rows
+        if number < done:
+            continue
+        start, site = system.start(recipe.vacuum_A)
+        if number == done:
+            calc.get_property("forces", start)  # start-up
+        zero = levels.zero(start, system.slab_name, system.adsorbate)
+        result, numbers = relaxed(start, calc)
+        name = f"{system.slab_name}_{system.adsorbate}"
+        words = {"row": "system", "number": number, "name": name, "group": system.group, "site": site}
+        words |= {"slab": system.slab_name, "adsorbate": system.adsorbate, **numbers}
+        words["adsorption_eV"] = round(numbers["energy"] - zero, 5)
+        show(rounded(words))
+        minimum = rounded(result.atoms.positions.tolist(), 6)
+        rows.append(words | {"start": to_json(start), "minimum": minimum})
+    raise AssertionError("the list of systems has no end")
+
+
+def compare(calc: Any, rows: Rows) -> Row:
+    """Relax the same systems with a model, print a row for each, and summarise."""
+    everything = rows.of("system")
+    sane = [row for row in everything if is_sane(row)]
+    trained = set(calc.trained_elements)
+    inside = [row for row in sane if not trained or set(from_json(row["start"]).symbols) <= trained]
+    levels, found = Levels(calc, Rows(None)), list[Row]()
+    for row in inside:
+        start = from_json(row["start"])
+        if not found:
+            calc.get_property("forces", start)  # start-up
+        zero = levels.zero(start, row["slab"], row["adsorbate"])
+        result, numbers = relaxed(start, calc)
+        match = match_sites(start, from_json(row["start"], row["minimum"]), result.atoms)
+        energies = {"model_eV": numbers["energy"] - zero, "reference_eV": row["adsorption_eV"]}
+        case = {key: row[key] for key in ("name", "group", "site")}
+        case |= {**energies, "error_eV": energies["model_eV"] - energies["reference_eV"]}
+        case |= {"same_site": match.same and not numbers["flags"], "lateral_A": match.lateral_A}
+        case |= {"same_bonds": match.same_bonds, "flags": numbers["flags"], "converged": numbers["converged"]}
+        for key in ("calls", "cpu_s"):
+            case[key] = [numbers[key], row[key]]
+        found.append(case)
+        show({"benchmark": "heldout_relaxations", **rounded(case)})
+    flags = [flag for row in everything for flag in row["flags"] or ([] if row["converged"] else ["not converged"])]
+    counts: Row = {"systems": len(found), "outside_trained_elements": len(sane) - len(inside)}
+    counts |= {"reference_not_sane": {flag: flags.count(flag) for flag in sorted(set(flags))}}
+    summary = {"all": _summary(found)}
+    for group in sorted({case["group"] for case in found}):
+        summary[group] = _summary([case for case in found if case["group"] == group])
+    return {"benchmark": "heldout_relaxations", "summary": True, **counts, **rounded(summary)}
+
+
+def _summary(cases: list[Row]) -> Row:
+    """Of at least one case; pairs are [model, reference]."""
+    if not cases:
+        return {}
+    errors = np.abs([case["error_eV"] for case in cases])
+    same = np.array([case["same_site"] for case in cases])
+    cpu, calls = (np.array([case[key] for case in cases]).mean(axis=0) for key in ("cpu_s", "calls"))
+    return {
+        "same_site": f"{same.sum()} of {len(same)}",
+        "adsorption_mae_eV": float(errors.mean()),
+        "adsorption_median_error_eV": float(np.median(errors)),
+        "adsorption_largest_error_eV": float(errors.max()),
+        "adsorption_mae_eV_where_same_site": float(errors[same].mean()) if same.any() else None,
+        "converged": sum(case["converged"] for case in cases),
+        "calls_per_relaxation": calls.tolist(),
+        "cpu_s_per_relaxation": cpu.tolist(),
+        "cpu_s_per_call": (cpu / calls).tolist(),
+        "times_faster": float(cpu[1] / cpu[0]),
+    }
+
+
+def speed(calc: Any, reference: Calculator, rows: Rows, count: int = 6, repeats: int = 4) -> Row:
+    """Median CPU seconds of a force call of [model, reference], in turn on some systems moved a little each time."""
+    rng, times = np.random.default_rng(0), []
+    for row in rows.of("system")[:count]:
+        start = from_json(row["start"])
+        for number in range(repeats):
+            atoms = start.copy()
+            atoms.positions += rng.normal(scale=0.01, size=atoms.positions.shape)
+            spent = []
+            for calculator in (calc, reference):
+                began = time.process_time()
+                calculator.get_property("forces", atoms)
+                spent.append(time.process_time() - began)
+            if number:  # the first builds neighbour lists and, in the first system, starts up
+                times.append(spent)
+    model, other = np.median(times, axis=0)
+    row = {"cpu_s_per_call": [float(model), float(other)], "times_faster": float(other / model)}
+    return {"benchmark": "heldout_relaxations", "case": "force calls in turn", **rounded(row)}
+
+
+def main() -> None:
+    """Run one phase."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    phases = parser.add_subparsers(dest="phase", required=True)
+    first = phases.add_parser("reference")
+    first.add_argument("-o", "--out", type=Path, required=True)
+    first.add_argument("--count", type=int, default=50)
+    for name in ("compare", "speed"):
+        phase = phases.add_parser(name)
+        phase.add_argument("model")
+        phase.add_argument("minima", type=Path)
+    for phase in phases.choices.values():
+        phase.add_argument("--recipe", type=Path, default=RECIPE)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    recipe = load_recipe(arguments.recipe)
+    if arguments.phase == "reference":
+        run_reference(recipe, build_calculator(recipe.calculator), arguments.out, arguments.count)
+        return
+    calc, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
+    if arguments.phase == "compare":
+        show(compare(calc, rows))
+    else:
+        show(speed(calc, build_calculator(recipe.calculator), rows))
+
+
+if __name__ == "__main__":
+    main()

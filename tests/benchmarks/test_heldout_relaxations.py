@@ -1,0 +1,142 @@
+"""The benchmark of held-out relaxations, with EMT as reference and, changed on purpose, as model."""
+
+import json
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.calculators.emt import EMT
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import heldout_relaxations as benchmark
+from rows import Rows
+
+from faenet_calc.training.generate import load_recipe
+
+RECIPE = """
+name: small
+tasks: 1
+calculator: {factory: ase.calculators.emt.EMT}
+metals: [{symbol: Cu, crystal: fcc, a: 3.61}, {symbol: Pd, crystal: fcc, a: 3.88}]
+alloys: [{metals: [Cu, Pd]}]
+slabs:
+  - {crystal: fcc, facet: "111", sizes: [[2, 2, 3], [2, 2, 4]]}
+  - {crystal: fcc, facet: "100", sizes: [[2, 2, 3]]}
+adsorbates: [O, N, CO]
+gas: [O2, CO]
+heldout:
+  - {substrate: Cu, adsorbate: O}
+  - {substrate: Pd, facet: fcc100}
+  - {substrate: CuPd}
+"""
+
+
+class Model(EMT):
+    """EMT that claims to be a model, wrong by a constant where O or CO meets a metal."""
+
+    def __init__(self, trained=(), error=0.0):
+        super().__init__()
+        self.trained_elements, self.error = trained, error
+
+    def calculate(self, *args, **kwargs):
+        super().calculate(*args, **kwargs)
+        if self.error and "O" in self.atoms.symbols and len(self.atoms) > 2:
+            self.results["energy"] += self.error
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "small.yaml"
+    path.write_text(RECIPE)
+    return load_recipe(path)
+
+
+@pytest.fixture(scope="module")
+def minima(recipe, tmp_path_factory):
+    path = tmp_path_factory.mktemp("minima") / "minima.jsonl"
+    benchmark.run_reference(recipe, EMT(), path, count=4)
+    return path
+
+
+def test_systems_are_balanced_and_held_out(repository):
+    recipe = load_recipe(repository / "examples" / "recipes" / "metals.yaml")
+    systems = list(islice(benchmark.heldout_systems(recipe), 60))
+    assert [sum(one.group == group for one in systems) for group in ("pair", "facet", "alloy")] == [30, 15, 15]
+    pairs = {(rule.substrate, rule.adsorbate) for rule in recipe.heldout if rule.adsorbate}
+    assert {(one.substrate.name, one.adsorbate) for one in systems if one.group == "pair"} == pairs
+    assert {one.substrate.name for one in systems if one.group == "facet"} == {"Cu", "Pt"}
+    assert {one.facet for one in systems if one.group == "facet"} == {"fcc211"}
+    assert {one.substrate.name for one in systems if one.group == "alloy"} == {"CuPd"}
+    assert len({one.adsorbate for one in systems}) >= 15
+    starts = [one.start(8.0) for one in systems[:20]]
+    assert len({site for _, site in starts}) >= 4
+    for atoms, _ in starts:
+        fixed, slab = atoms.constraints[0].get_indices(), np.flatnonzero(atoms.get_tags() < 2)
+        assert 0.25 <= len(fixed) / len(slab) <= 0.5
+        assert atoms.positions[fixed, 2].max() < atoms.positions[np.setdiff1d(slab, fixed), 2].min()
+
+
+def test_starts_are_reproducible(recipe):
+    first, again = (next(islice(benchmark.heldout_systems(recipe), 3, None)).start(8.0)[0] for _ in range(2))
+    assert first.positions.tolist() == again.positions.tolist()
+    assert first.numbers.tolist() == again.numbers.tolist()
+
+
+def test_the_reference_agrees_with_itself(minima, capsys):
+    summary = benchmark.compare(Model(), Rows(minima))
+    assert summary["systems"] == 4
+    assert summary["all"]["same_site"] == "4 of 4"
+    # Starts are stored with six digits.
+    assert summary["all"]["adsorption_largest_error_eV"] < 1e-3
+    assert {"pair", "facet", "alloy"} <= set(summary)
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(shown) == 4
+    assert all(row["lateral_A"] < 0.02 and row["same_bonds"] for row in shown)
+
+
+def test_a_wrong_model_is_seen(minima):
+    summary = benchmark.compare(Model(error=0.3), Rows(minima))
+    with_oxygen = [row["adsorbate"] in ("O", "CO") for row in Rows(minima).of("system")]
+    assert any(with_oxygen)
+    assert summary["all"]["adsorption_mae_eV"] == pytest.approx(0.3 * np.mean(with_oxygen), abs=1e-3)
+
+
+def test_another_site_is_seen(minima, tmp_path):
+    rows = Rows(minima)
+    for row in rows.of("system"):
+        n_slab = row["start"]["tags"].count(0) + row["start"]["tags"].count(1)
+        for position in row["minimum"][n_slab:]:
+            position[0] += 0.9
+    assert benchmark.compare(Model(), rows)["all"]["same_site"] == "0 of 4"
+
+
+def test_systems_outside_of_the_model_and_bad_minima_are_counted_apart(minima):
+    rows = Rows(minima)
+    rows.of("system")[0]["flags"] = ["desorbed"]
+    sane = [row for row in rows.of("system")[1:]]
+    inside = [row for row in sane if {"Cu", "O"} >= set(benchmark.from_json(row["start"]).symbols)]
+    summary = benchmark.compare(Model(trained=("Cu", "O")), rows)
+    assert summary["reference_not_sane"] == {"desorbed": 1}
+    assert (summary["systems"], summary["outside_trained_elements"]) == (len(inside), len(sane) - len(inside))
+    assert inside
+
+
+def test_a_stopped_reference_run_goes_on(recipe, minima, tmp_path):
+    lines = minima.read_text().splitlines(keepends=True)
+    path = tmp_path / "minima.jsonl"
+    path.write_text("".join(lines[:-1]) + lines[-1][:40])
+    again = benchmark.run_reference(recipe, EMT(), path, count=4)
+    names, energies = ([row[key] for row in again.of("system")] for key in ("name", "energy"))
+    whole = Rows(minima).of("system")
+    assert names == [row["name"] for row in whole]
+    assert energies == pytest.approx([row["energy"] for row in whole])
+    with pytest.raises(SystemExit, match="choose another file"):
+        Rows(path, {"row": "header", "recipe": "another"})
+
+
+def test_speed_has_both(minima):
+    row = benchmark.speed(Model(), EMT(), Rows(minima), count=1, repeats=3)
+    assert row["times_faster"] > 0
+    assert len(row["cpu_s_per_call"]) == 2
