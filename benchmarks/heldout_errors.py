@@ -1,0 +1,401 @@
+"""How wrong are models on systems that they never saw, and why were those held out?
+
+    python benchmarks/heldout_errors.py metals-s metals-m metals-direct --data labels/metals/labels.extxyz \
+        [--train train.extxyz] [--json rows.jsonl]
+
+A MODEL is a shipped name, a checkpoint, a peer's checkpoint (`peer_schnet.py`), or one of those with its frames, as in
+`metals-s:one`. Only structures marked `split=heldout` count where there are such; `--split test` takes those of another
+word. Errors are given in total, by the rule of the recipe that held a system out (a structure that several rules match
+counts for each), by kind of structure, by how it was sampled, by adsorbate and by metal, beside a mean predictor:
+element energies fitted to the training set (those of DATA marked `train` if no file is given) and no forces.
+
+Energies are total energies. Columns: structures, systems, energy MAE and RMSE (meV/atom), MAE of the energy of a whole
+structure (eV, what enters an adsorption energy), force MAE and RMSE (meV/Å, per component, all atoms), force MAE on the
+atoms of adsorbates and molecules (tag 2). The table is Markdown; rows are JSON: benchmark, model, case, metric, value,
+unit, n_structures, n_systems.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peers.schnet import open_model
+
+from faenet_calc.errors import InputError
+from faenet_calc.memory import keep_freed_memory
+from faenet_calc.potential import FramesChoice, Potential
+from faenet_calc.tags import ADSORBATE
+from faenet_calc.training import stats
+from faenet_calc.training.assessment import assess
+from faenet_calc.training.data import GraphDataset, open_dataset
+from faenet_calc.training.generate.recipe import HeldOutRule, load_recipe
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Group = tuple[str, str]
+
+RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+ALL: Group = ("all", "")
+GROUP_KINDS = ("all", "why", "kind", "how", "adsorbate", "metal")
+MEAN_PREDICTOR = "mean predictor"
+# metric → (unit, heading)
+METRICS = {
+    "energy_mae": ("meV/atom", "E MAE"),
+    "energy_rmse": ("meV/atom", "E RMSE"),
+    "structure_energy_mae": ("eV", "E of structure"),
+    "forces_mae": ("meV/Å", "F MAE"),
+    "forces_rmse": ("meV/Å", "F RMSE"),
+    "adsorbate_forces_mae": ("meV/Å", "F on adsorbate"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StructureError:
+    """Prediction minus label of one structure.
+
+    Attributes:
+        index: In the data set.
+        n_atoms: Of the structure.
+        energy: (eV), NaN without a label.
+        forces: [n_labelled, 3] (eV/Å), atoms that have a label.
+        adsorbate: [n_labelled] bool, atoms of adsorbates and molecules.
+    """
+
+    index: int
+    n_atoms: int
+    energy: float
+    forces: Floats
+    adsorbate: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupErrors:
+    """Errors of one model on one group of structures.
+
+    Attributes:
+        model: Its name.
+        group: Kind and name, e.g. ("metal", "Pd").
+        n_structures: In the group.
+        n_systems: Different systems among them.
+        values: Metric → value in the unit of :data:`METRICS`; metrics without labels are missing.
+    """
+
+    model: str
+    group: Group
+    n_structures: int
+    n_systems: int
+    values: Mapping[str, float]
+
+
+def rule_word(rule: HeldOutRule) -> str:
+    """Why a rule holds systems out, in words."""
+    if rule.adsorbate is not None:
+        return "unseen pair"
+    if rule.facet is not None:
+        return "unseen facet"
+    return "unseen alloy" if sum(letter.isupper() for letter in rule.substrate or "") > 1 else "unseen metal"
+
+
+def reasons(info: Mapping[str, Any], rules: Sequence[HeldOutRule]) -> list[str]:
+    """Why a structure was held out, by the rules that match it; "other" if it is marked but no rule does."""
+    said = {
+        "substrate": str(info.get("metal", "")).replace("-", ""),
+        "facet": info.get("facet"),
+        "adsorbate": info.get("adsorbate"),
+    }
+    found = [
+        rule_word(rule) for rule in rules if all(getattr(rule, word) in (None, value) for word, value in said.items())
+    ]
+    if not found and info.get("split") == "heldout":
+        return ["other"]
+    return list(dict.fromkeys(found))
+
+
+def structure_kind(info: Mapping[str, Any]) -> str | None:
+    """Adsorbate, clean, bulk or gas, from the name of the system; None where there is none."""
+    words = str(info.get("system", "")).split("_")
+    if len(words) < 2:
+        return None
+    return "gas" if words[0] == "gas" else {"bulk": "bulk", "clean": "clean"}.get(words[-1], "adsorbate")
+
+
+def groups_of(info: Mapping[str, Any], rules: Sequence[HeldOutRule]) -> list[Group]:
+    """The groups that a structure belongs to."""
+    groups = [ALL]
+    if info.get("split") == "heldout":
+        groups += [("why", word) for word in reasons(info, rules)]
+    kind = structure_kind(info)
+    if kind is not None:
+        groups.append(("kind", kind))
+    if "how" in info:
+        groups.append(("how", str(info["how"])))
+    if kind == "adsorbate":
+        groups.append(("adsorbate", str(info.get("adsorbate"))))
+    if kind in ("adsorbate", "clean", "bulk"):
+        groups.append(("metal", str(info.get("metal"))))
+    return groups
+
+
+def choose(dataset: GraphDataset, split: str | None, limit: int | None = None) -> Integers:
+    """Structures marked with ``split``; by default "heldout" where any is, all otherwise; at most ``limit``, spread."""
+    words = np.array([str(dataset.info(index).get("split", "")) for index in range(len(dataset))])
+    if split is None:
+        split = "heldout" if (words == "heldout").any() else None
+    chosen = np.arange(len(dataset)) if split is None else np.flatnonzero(words == split)
+    if not len(chosen):
+        raise InputError(f"no structure is marked split={split}; the words are {', '.join(sorted(set(words)))}")
+    if limit is not None and limit < len(chosen):
+        chosen = chosen[np.linspace(0, len(chosen) - 1, limit).astype(int)]
+    return chosen
+
+
+def known_to(potential: Potential, dataset: GraphDataset, indices: Integers) -> Integers:
+    """The structures made of elements that a model was trained on (all, if it does not say)."""
+    trained = list(potential.config.trained_elements)
+    if not trained:
+        return indices
+    foreign = np.delete(dataset.compositions(indices), trained, axis=1)
+    known: Integers = indices[foreign.sum(axis=1) == 0]
+    return known
+
+
+def model_errors(
+    potential: Potential, dataset: GraphDataset, indices: Integers, frames: FramesChoice = "auto", seed: int = 0
+) -> list[StructureError]:
+    """Errors of a model, structure by structure."""
+    generator = torch.Generator().manual_seed(seed)
+    found = assess(potential, dataset, indices, frames=frames, records=True, generator=generator)
+    return [
+        _structure_error(dataset, record.index, record.predicted_energy, record.predicted_forces)
+        for record in found.records
+    ]
+
+
+def mean_errors(
+    train: GraphDataset, train_indices: Integers, dataset: GraphDataset, indices: Integers
+) -> list[StructureError]:
+    """Errors of element energies fitted to the training set, and of no forces."""
+    references = stats.fit_references(train, train_indices)
+    residual = stats.residuals(dataset, indices, references) * dataset.n_atoms[indices]
+    energies = dataset.energy[indices] - residual
+    return [
+        _structure_error(dataset, int(index), float(energy), None)
+        for index, energy in zip(indices, energies, strict=True)
+    ]
+
+
+def _structure_error(dataset: GraphDataset, index: int, energy: float, forces: Floats | None) -> StructureError:
+    atoms = dataset.atoms_of(index)
+    labels = np.asarray(dataset.arrays["forces"][atoms])
+    labelled = np.isfinite(labels).all(axis=1)
+    error = (np.zeros_like(labels) if forces is None else forces) - labels
+    return StructureError(
+        index=index,
+        n_atoms=len(labels),
+        energy=energy - float(dataset.energy[index]),
+        forces=error[labelled],
+        adsorbate=np.asarray(dataset.arrays["tags"][atoms] == ADSORBATE)[labelled],
+    )
+
+
+def summarize(
+    model: str, errors: Iterable[StructureError], dataset: GraphDataset, rules: Sequence[HeldOutRule]
+) -> list[GroupErrors]:
+    """Errors by group; groups in the order of :data:`GROUP_KINDS`, then by name."""
+    members: dict[Group, list[StructureError]] = {}
+    systems: dict[Group, set[str]] = {}
+    for error in errors:
+        info = dataset.info(error.index)
+        for group in groups_of(info, rules):
+            members.setdefault(group, []).append(error)
+            systems.setdefault(group, set()).add(str(info.get("system", "")))
+    order = sorted(members, key=lambda group: (GROUP_KINDS.index(group[0]), group[1]))
+    return [
+        GroupErrors(
+            model=model,
+            group=group,
+            n_structures=len(members[group]),
+            n_systems=len(systems[group]),
+            values=metrics(members[group]),
+        )
+        for group in order
+    ]
+
+
+def metrics(errors: Sequence[StructureError]) -> dict[str, float]:
+    """Metric → value over structures, in the units of :data:`METRICS`."""
+    energy = np.array([error.energy for error in errors])
+    per_atom = energy / [error.n_atoms for error in errors]
+    forces = np.concatenate([error.forces for error in errors])
+    adsorbate = forces[np.concatenate([error.adsorbate for error in errors])]
+    values = {
+        "energy_mae": _mae(per_atom, 1e3),
+        "energy_rmse": _rmse(per_atom, 1e3),
+        "structure_energy_mae": _mae(energy, 1.0),
+        "forces_mae": _mae(forces, 1e3),
+        "forces_rmse": _rmse(forces, 1e3),
+        "adsorbate_forces_mae": _mae(adsorbate, 1e3),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _mae(values: Floats, factor: float) -> float | None:
+    values = values[np.isfinite(values)]
+    return factor * float(np.abs(values).mean()) if values.size else None
+
+
+def _rmse(values: Floats, factor: float) -> float | None:
+    values = values[np.isfinite(values)]
+    return factor * float(np.sqrt(np.square(values).mean())) if values.size else None
+
+
+def rows(benchmark: str, found: Iterable[GroupErrors]) -> list[dict[str, Any]]:
+    """JSON rows, one per number."""
+    return [
+        {
+            "benchmark": benchmark,
+            "model": part.model,
+            "case": "=".join(part.group).rstrip("="),
+            "metric": metric,
+            "value": float(f"{value:.6g}"),
+            "unit": METRICS[metric][0],
+            "n_structures": part.n_structures,
+            "n_systems": part.n_systems,
+        }
+        for part in found
+        for metric, value in part.values.items()
+    ]
+
+
+def table(found: Sequence[GroupErrors]) -> str:
+    """A Markdown table, groups one after the other with the models side by side below each other."""
+    headings = [f"{heading} ({unit})" for unit, heading in METRICS.values()]
+    lines = ["| group | n | systems | model | " + " | ".join(headings) + " |", "|---" * (4 + len(headings)) + "|"]
+    order = list(dict.fromkeys(part.group for part in found))
+    order.sort(key=lambda group: (GROUP_KINDS.index(group[0]), group[1]))
+    for group in order:
+        for part in (part for part in found if part.group == group):
+            numbers = [f"{part.values[name]:.3g}" if name in part.values else "–" for name in METRICS]
+            name = ": ".join(word for word in group if word)
+            start = f"| {name} | {part.n_structures} | {part.n_systems} | {part.model} | "
+            lines.append(start + " | ".join(numbers) + " |")
+    return "\n".join(lines)
+
+
+def write_rows(path: Path, found: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidate:
+    """A model as named on the command line, with its data.
+
+    Attributes:
+        name: As typed.
+        potential: The model.
+        frames: Its frames.
+        dataset: The labels, with edges of its cutoff.
+    """
+
+    name: str
+    potential: Potential
+    frames: FramesChoice
+    dataset: GraphDataset
+
+
+def candidate(name: str, files: Sequence[Path], device: str | None) -> Candidate:
+    """Load a model (``NAME`` or ``NAME:FRAMES``) and open the data for it."""
+    source, frames = split_name(name)
+    potential = open_model(source, device=device)
+    return Candidate(
+        name=name,
+        potential=potential,
+        frames=frames,
+        dataset=open_dataset(list(files), cutoff=potential.cutoff, max_neighbors=potential.config.graph.max_neighbors),
+    )
+
+
+def split_name(name: str) -> tuple[str, FramesChoice]:
+    """``"metals-s:one"`` → ("metals-s", "one")."""
+    source, _, word = name.rpartition(":")
+    for frames in ("one", "all", "exact"):
+        if source and word == frames:
+            return source, frames
+    return name, "auto"
+
+
+def common(candidates: Sequence[Candidate], split: str | None, limit: int | None) -> Integers:
+    """The structures that every model can be asked about; says on stderr how many are left out."""
+    dataset = candidates[0].dataset
+    chosen = known = choose(dataset, split, limit)
+    for one in candidates:
+        known = known_to(one.potential, dataset, known)
+    if len(known) < len(chosen):
+        message = (
+            f"{len(chosen) - len(known)} of {len(chosen)} structures are left out: elements not in every training set"
+        )
+        print(message, file=sys.stderr)
+    if not len(known):
+        raise InputError("no structure is made of elements that every model was trained on")
+    return known
+
+
+def baseline(dataset: GraphDataset, indices: Integers, train: Sequence[Path]) -> list[StructureError] | None:
+    """Errors of the mean predictor; None if there is nothing to fit it to."""
+    fitted = open_dataset(list(train), cutoff=dataset.cutoff) if train else dataset
+    words = [str(fitted.info(index).get("split", "train")) for index in range(len(fitted))]
+    allowed = [index for index, word in enumerate(words) if (word != "heldout" if train else word == "train")]
+    if not allowed:
+        print("no mean predictor: no structure is marked split=train; give --train", file=sys.stderr)
+        return None
+    return mean_errors(fitted, np.array(allowed), dataset, indices)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("models", nargs="+", metavar="MODEL")
+    result.add_argument("--data", type=Path, nargs="+", required=True)
+    result.add_argument("--train", type=Path, nargs="*", default=[])
+    result.add_argument("--recipe", type=Path, default=RECIPE, help="whose rules say why a system is held out")
+    result.add_argument("--split", help="word of the structures that count; default: heldout where there are some")
+    result.add_argument("--limit", type=int, help="at most so many structures, evenly spread")
+    result.add_argument("--json", type=Path, help="write rows here")
+    result.add_argument("--groups", nargs="+", choices=GROUP_KINDS, default=GROUP_KINDS, help="of the printed table")
+    result.add_argument("--device")
+    result.add_argument("--threads", type=int, default=1)
+    return result
+
+
+def main() -> None:
+    """Measure every model on the same structures."""
+    arguments = parser().parse_args()
+    torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
+    rules = load_recipe(arguments.recipe).heldout
+    candidates = [candidate(name, arguments.data, arguments.device) for name in arguments.models]
+    dataset = candidates[0].dataset
+    indices = common(candidates, arguments.split, arguments.limit)
+    found: list[GroupErrors] = []
+    for one in candidates:
+        errors = model_errors(one.potential, one.dataset, indices, one.frames)
+        found += summarize(one.name, errors, one.dataset, rules)
+    mean = baseline(dataset, indices, arguments.train)
+    if mean is not None:
+        found += summarize(MEAN_PREDICTOR, mean, dataset, rules)
+    print(table([part for part in found if part.group[0] in arguments.groups]))
+    if arguments.json is not None:
+        write_rows(arguments.json, rows("heldout_errors", found))
+
+
+if __name__ == "__main__":
+    main()

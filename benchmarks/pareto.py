@@ -1,0 +1,249 @@
+"""Which size of model is worth its time?
+
+    python benchmarks/pareto.py metals-s metals-s:one metals-m metals-direct --data labels/metals/labels.extxyz \
+        [--json rows.jsonl] [--plot pareto.svg] [--reference metals_reference.MetalsReference]
+
+Error on held-out structures (as in heldout_errors.py; or read from its rows with `--errors rows.jsonl`, which needs the
+same names) against the CPU time of one energy-and-forces call through the ASE calculator: a 40-atom Cu(111) slab whose
+atoms move a little before every call, one thread. All models, and the reference if there is one, take turns in one
+run, so that a busy machine slows all of them alike; the median counts. A model is on the front if no other is both
+faster and more accurate in forces. A reference needs its own packages: `PYTHONPATH=scripts:.` and their environment.
+
+Prints a Markdown table; rows are JSON: benchmark, model, case, metric, value, unit; the plot is a plain SVG.
+"""
+
+import argparse
+import html
+import importlib
+import itertools
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import fcc111
+from ase.calculators.calculator import Calculator
+from heldout_errors import candidate, common, metrics, model_errors, split_name, write_rows
+from peers.schnet import open_model
+
+from faenet_calc import FAENetCalculator
+from faenet_calc.errors import InputError
+from faenet_calc.memory import keep_freed_memory
+
+WIDTH, HEIGHT, MARGIN = 560, 380, 64
+MOVE_A = 0.01
+WARM_UP = 3
+ERRORS = ("energy_mae", "forces_mae")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A model in the plane of speed and error.
+
+    Attributes:
+        model: Its name.
+        ms: CPU time of a call (ms).
+        energy_mae: (meV/atom); NaN for the reference, whose error here is zero by definition.
+        forces_mae: (meV/Å); NaN likewise.
+    """
+
+    model: str
+    ms: float
+    energy_mae: float
+    forces_mae: float
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is an error."""
+        return math.isfinite(self.forces_mae)
+
+
+def slab() -> Atoms:
+    """40 atoms: 2 × 5 × 4."""
+    return fcc111("Cu", (2, 5, 4), a=3.61, vacuum=6.0, orthogonal=False)
+
+
+def call_times(calculators: Mapping[str, Calculator], repeats: int, seed: int = 0) -> dict[str, float]:
+    """Median CPU time (ms) of energy and forces by name, all in turns."""
+    rng, start = np.random.default_rng(seed), slab()
+    times: dict[str, list[float]] = {name: [] for name in calculators}
+    for turn in range(WARM_UP + repeats):
+        atoms = start.copy()
+        atoms.positions += rng.normal(scale=MOVE_A, size=atoms.positions.shape)
+        for name, calculator in calculators.items():
+            began = time.process_time()
+            for what in ("forces", "energy"):  # in this order one calculation gives both
+                calculator.get_property(what, atoms)
+            if turn >= WARM_UP:
+                times[name].append(time.process_time() - began)
+    return {name: 1e3 * float(np.median(values)) for name, values in times.items()}
+
+
+def front(points: Sequence[Point]) -> list[str]:
+    """Names of the models that no other beats in both speed and force error, fastest first."""
+    kept: list[Point] = []
+    for point in sorted((p for p in points if p.measured), key=lambda p: (p.ms, p.forces_mae)):
+        if not kept or point.forces_mae < kept[-1].forces_mae:
+            kept.append(point)
+    return [point.model for point in kept]
+
+
+def table(points: Sequence[Point], reference: str | None) -> str:
+    """A Markdown table, fastest first."""
+    best, slow = front(points), next((p.ms for p in points if p.model == reference), None)
+    words = ("model", "CPU time of a call (ms)", "reference ÷ this", "E MAE (meV/atom)", "F MAE (meV/Å)", "front")
+    lines = [f"| {' | '.join(words)} |", "|---" * len(words) + "|"]
+    for point in sorted(points, key=lambda p: p.ms):
+        ratio = "–" if slow is None else f"{slow / point.ms:.1f}"
+        errors = [f"{value:.3g}" if point.measured else "–" for value in (point.energy_mae, point.forces_mae)]
+        mark = "yes" if point.model in best else ""
+        lines.append(f"| {point.model} | {point.ms:.1f} | {ratio} | {' | '.join(errors)} | {mark} |")
+    return "\n".join(lines)
+
+
+def rows(points: Sequence[Point], case: str) -> list[dict[str, Any]]:
+    """JSON rows, one per number."""
+    best = front(points)
+    found: list[dict[str, Any]] = []
+    for point in points:
+        values = {"call": (point.ms, "ms"), "on_front": (float(point.model in best), "")}
+        if point.measured:
+            values |= {"energy_mae": (point.energy_mae, "meV/atom"), "forces_mae": (point.forces_mae, "meV/Å")}
+        start = {"benchmark": "pareto", "model": point.model, "case": case}
+        found += [{**start, "metric": name, "value": value, "unit": unit} for name, (value, unit) in values.items()]
+    return found
+
+
+def plot(points: Sequence[Point]) -> str:
+    """Force error against time, both logarithmic, with the front as a line; the reference as a vertical one."""
+    shown = [point for point in points if point.measured]
+    x_range = _log_range([point.ms for point in points])
+    y_range = _log_range([point.forces_mae for point in shown])
+    right, bottom = WIDTH - 16, HEIGHT - MARGIN
+
+    def x(value: float) -> float:
+        return MARGIN + (math.log10(value) - x_range[0]) / (x_range[1] - x_range[0]) * (right - MARGIN)
+
+    def y(value: float) -> float:
+        return bottom - (math.log10(value) - y_range[0]) / (y_range[1] - y_range[0]) * (bottom - 16)
+
+    parts = [f'<rect x="{MARGIN}" y="16" width="{right - MARGIN}" height="{bottom - 16}" fill="none" stroke="#888"/>']
+    for value in _ticks(x_range):
+        parts.append(f'<text x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
+    for value in _ticks(y_range):
+        parts.append(f'<text x="{MARGIN - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
+    middle = (MARGIN + right) / 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 22}" text-anchor="middle">CPU time of a call, 40 atoms (ms)</text>')
+    parts.append(
+        f'<text transform="translate(16 {bottom / 2}) rotate(-90)" text-anchor="middle">force MAE (meV/Å)</text>'
+    )
+    best = front(points)
+    line = " ".join(f"{x(p.ms):.1f},{y(p.forces_mae):.1f}" for name in best for p in shown if p.model == name)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#1f6fb2" stroke-dasharray="4 3"/>')
+    for point in points:
+        place, name = x(point.ms), html.escape(point.model)
+        anchor, step = ("end", -7) if place > middle else ("start", 7)
+        if point.measured:
+            colour = "#1f6fb2" if point.model in best else "#999"
+            parts.append(f'<circle cx="{place:.1f}" cy="{y(point.forces_mae):.1f}" r="4" fill="{colour}"/>')
+            height = y(point.forces_mae) - 6
+        else:
+            parts.append(f'<line x1="{place:.1f}" y1="16" x2="{place:.1f}" y2="{bottom}" stroke="#c8511b"/>')
+            height = 32.0
+        parts.append(f'<text x="{place + step:.1f}" y="{height:.1f}" text-anchor="{anchor}">{name}</text>')
+    white = '<rect width="100%" height="100%" fill="#fff"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'font-family="sans-serif" font-size="12">{white}{"".join(parts)}</svg>\n'
+    )
+
+
+def _log_range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = math.log10(min(values)), math.log10(max(values))
+    margin = max(0.12 * (high - low), 0.15)
+    return low - margin, high + margin
+
+
+def _ticks(limits: tuple[float, float]) -> list[float]:
+    """1, 2 and 5 times powers of ten within a range of exponents."""
+    exponents = range(math.floor(limits[0]) - 1, math.ceil(limits[1]) + 1)
+    values = [factor * 10.0**exponent for exponent, factor in itertools.product(exponents, (1, 2, 5))]
+    return [value for value in values if limits[0] <= math.log10(value) <= limits[1]]
+
+
+def stored_errors(path: Path, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Model → metric → value over all structures, from the rows of heldout_errors.py."""
+    found: dict[str, dict[str, float]] = {}
+    for row in map(json.loads, path.read_text().splitlines()):
+        if row["case"] == "all" and row["metric"] in ERRORS:
+            found.setdefault(row["model"], {})[row["metric"]] = row["value"]
+    if missing := [name for name in names if set(found.get(name, {})) != set(ERRORS)]:
+        raise InputError(f"{path} has no errors of {', '.join(missing)}; it has {', '.join(found) or 'none'}")
+    return found
+
+
+def measured_errors(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Model → metric → value, all on the same structures."""
+    candidates = [candidate(name, arguments.data, "cpu") for name in arguments.models]
+    indices = common(candidates, arguments.split, arguments.limit)
+    return {one.name: metrics(model_errors(one.potential, one.dataset, indices, one.frames)) for one in candidates}
+
+
+def calculators_of(arguments: argparse.Namespace) -> dict[str, Calculator]:
+    """Name → calculator, the reference last."""
+    found: dict[str, Calculator] = {}
+    for name in arguments.models:
+        source, frames = split_name(name)
+        potential = open_model(source, device="cpu")
+        found[name] = FAENetCalculator(potential, frames=frames, on_unknown_element="ignore")
+    if arguments.reference:
+        module, _, factory = arguments.reference.rpartition(".")
+        found[arguments.reference] = getattr(importlib.import_module(module), factory)()
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("models", nargs="+", metavar="MODEL")
+    where = result.add_mutually_exclusive_group(required=True)
+    where.add_argument("--data", type=Path, nargs="+")
+    where.add_argument("--errors", type=Path, help="rows of heldout_errors.py")
+    result.add_argument("--split", help="word of the structures that count; default: heldout where there are some")
+    result.add_argument("--limit", type=int, help="at most so many structures, evenly spread")
+    result.add_argument("--reference", metavar="MODULE.CLASS")
+    result.add_argument("--repeats", type=int, default=15)
+    result.add_argument("--json", type=Path)
+    result.add_argument("--plot", type=Path)
+    return result
+
+
+def main() -> None:
+    """Errors, then times."""
+    arguments = parser().parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    names = arguments.models
+    errors = measured_errors(arguments) if arguments.errors is None else stored_errors(arguments.errors, names)
+    times = call_times(calculators_of(arguments), arguments.repeats)
+    nothing = dict.fromkeys(ERRORS, math.nan)
+    points = [
+        Point(model=name, ms=ms, **{metric: errors.get(name, nothing)[metric] for metric in ERRORS})
+        for name, ms in times.items()
+    ]
+    print(table(points, arguments.reference))
+    if arguments.json is not None:
+        write_rows(arguments.json, rows(points, f"{len(slab())} atoms, one thread"))
+    if arguments.plot is not None:
+        arguments.plot.parent.mkdir(parents=True, exist_ok=True)
+        arguments.plot.write_text(plot(points))
+
+
+if __name__ == "__main__":
+    main()

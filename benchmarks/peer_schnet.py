@@ -1,0 +1,176 @@
+"""How does PyG's SchNet do on the same data with the same budget?
+
+    python benchmarks/peer_schnet.py TRAIN VAL TEST --time-limit 1800 --threads 1 --out runs/schnet
+    python benchmarks/peer_schnet.py --config pretrained/co2-ni100/train.yaml --time-limit 466 --out runs/schnet
+
+The second form takes everything from the settings of one of our runs: data and split, loss, batch size, schedule,
+averaging of weights, validation, threads and time limit (data files as seen from the current folder; `--set
+data.train=[...]` names others). Both train `torch_geometric.nn.models.SchNet` on energies, forces and, where our run
+does, stress.
+
+What is the same: training, validation and test sets, element references and energy scale, forces = -dE/dx, loss and its
+weights, about 120 atoms per step, AdamW, warm-up and cosine schedule, averaged weights, choice of the best by
+validation. What is SchNet's own: network (`--interactions`, `--hidden`, `--filters`, `--gaussians`; PyG's defaults),
+cutoff and highest learning rate. Edges come from our periodic neighbour list, without a cap: PyG's own `radius_graph`
+knows no cell and takes 32 neighbours at most.
+
+The budget is `--time-limit` × `--threads` seconds of CPU time (wall time on a GPU), however busy the machine is.
+OUT gets schnet.safetensors (a MODEL for heldout_errors.py and pareto.py), errors.jsonl (rows as in heldout_errors.py,
+test set) and training.json. The table shows the test errors beside the mean predictor and, with `--beside MODEL`, ours.
+"""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from heldout_errors import (
+    MEAN_PREDICTOR,
+    RECIPE,
+    GroupErrors,
+    mean_errors,
+    model_errors,
+    rows,
+    split_name,
+    summarize,
+    table,
+    write_rows,
+)
+from peers.fitting import Fit, Fitted
+from peers.schnet import SchNetPotential, SchNetSize, open_model, save
+
+from faenet_calc.checkpoint import pick_device
+from faenet_calc.errors import InputError
+from faenet_calc.memory import keep_freed_memory
+from faenet_calc.training.config import config_to_mapping, load_config, read_config
+from faenet_calc.training.generate.recipe import load_recipe
+from faenet_calc.training.preparation import Prepared, open_parts, prepare
+from faenet_calc.training.settings import TrainConfig
+
+LR = 1e-3
+CUTOFF = 5.0  # Å
+SIZE = SchNetSize()
+NAME = "PyG SchNet"
+
+
+def settings(arguments: argparse.Namespace) -> TrainConfig:
+    """Those of our run, with the data, the cutoff and the learning rate of the peer."""
+    changes = [*arguments.set, f"model.cutoff={arguments.cutoff}", f"optim.lr={arguments.lr}"]
+    if arguments.sets:
+        if len(arguments.sets) != 3:
+            raise InputError(f"{len(arguments.sets)} files were given, expected TRAIN VAL TEST or --config alone")
+        names = zip(("train", "val", "test"), arguments.sets, strict=True)
+        changes += [f"data.{name}={json.dumps([str(path)])}" for name, path in names]
+    config = read_config("", changes) if arguments.config is None else load_config(arguments.config, changes)
+    if not config.data.train:
+        raise InputError("no data: give TRAIN VAL TEST, or --config with a run of ours")
+    if config.finetune.checkpoint is not None:
+        raise InputError("this run starts from another model; a peer has none to start from")
+    return config
+
+
+def build(prepared: Prepared, size: SchNetSize, device: torch.device) -> SchNetPotential:
+    """SchNet with random weights and the normalisation that our own network gets."""
+    ours = prepared.potential.config
+    torch.manual_seed(prepared.config.run.seed)
+    potential = SchNetPotential(
+        size,
+        cutoff=prepared.config.model.cutoff,
+        normalization=ours.normalization,
+        energy=ours.energy,
+        trained_elements=ours.trained_elements,
+    )
+    return potential.to(device)
+
+
+def compare(potential: SchNetPotential, prepared: Prepared, recipe: Path, beside: list[str]) -> list[GroupErrors]:
+    """Errors on the test set (the validation set if there is none) of SchNet, models of ours and the mean predictor."""
+    rules, train = load_recipe(recipe).heldout, prepared.train
+    name = "val" if prepared.test is None else "test"
+    part = prepared.test or prepared.val
+    found = summarize(NAME, model_errors(potential, part.dataset, part.indices), part.dataset, rules)
+    for word in beside:
+        source, frames = split_name(word)
+        model = open_model(source, device=str(potential.device))
+        same, _ = open_parts(
+            prepared.config.data,
+            cutoff=model.cutoff,
+            max_neighbors=model.config.graph.max_neighbors,
+            progress=False,
+        )
+        dataset, indices = same[name].dataset, same[name].indices
+        found += summarize(word, model_errors(model, dataset, indices, frames), dataset, rules)
+    mean = mean_errors(train.dataset, train.indices, part.dataset, part.indices)
+    return found + summarize(MEAN_PREDICTOR, mean, part.dataset, rules)
+
+
+def report(out: Path, fitted: Fitted, prepared: Prepared, size: SchNetSize, budget_s: float) -> None:
+    """Write how the training went, with every setting."""
+    sets = {"train": prepared.train, "val": prepared.val, "test": prepared.test}
+    described = {
+        "network": NAME,
+        "size": dataclasses.asdict(size),
+        "budget_s": budget_s,
+        "threads": torch.get_num_threads(),
+        "structures": {name: len(part) for name, part in sets.items() if part is not None},
+        **dataclasses.asdict(fitted),
+        "config": config_to_mapping(prepared.config),
+    }
+    (out / "training.json").write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("sets", nargs="*", metavar="FILE", help="TRAIN VAL TEST")
+    result.add_argument("--config", type=Path, help="settings of one of our runs")
+    result.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    result.add_argument("--time-limit", type=float, metavar="SECONDS", help="default: that of the settings")
+    result.add_argument("--threads", type=int, help="default: those of the settings, or 1")
+    result.add_argument("--out", type=Path, required=True)
+    result.add_argument("--lr", type=float, default=LR)
+    result.add_argument("--cutoff", type=float, default=CUTOFF, help="Å")
+    result.add_argument("--hidden", type=int, default=SIZE.hidden_channels)
+    result.add_argument("--filters", type=int, default=SIZE.num_filters)
+    result.add_argument("--interactions", type=int, default=SIZE.num_interactions)
+    result.add_argument("--gaussians", type=int, default=SIZE.num_gaussians)
+    result.add_argument("--beside", nargs="*", default=[], metavar="MODEL", help="models of ours for the table")
+    result.add_argument("--recipe", type=Path, default=RECIPE, help="whose rules say why a system is held out")
+    result.add_argument("--device")
+    return result
+
+
+def main() -> None:
+    """Train, test, write."""
+    arguments = parser().parse_args()
+    config = settings(arguments)
+    limit = arguments.time_limit or config.run.time_limit_s
+    if limit is None:
+        raise InputError("the settings have no run.time_limit_s; give --time-limit")
+    threads = arguments.threads or config.run.threads or 1
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    device = pick_device(arguments.device)
+    size = SchNetSize(
+        hidden_channels=arguments.hidden,
+        num_filters=arguments.filters,
+        num_interactions=arguments.interactions,
+        num_gaussians=arguments.gaussians,
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    prepared = prepare(config, device)
+    potential = build(prepared, size, device)
+    budget_s = limit * threads
+    n_weights = sum(p.numel() for p in potential.parameters())
+    print(f"{NAME}: {n_weights:,} parameters, budget {budget_s:.0f} s of CPU time on {threads} threads", flush=True)
+    fitted = Fit(potential, prepared, budget_s=budget_s).run()
+    save(potential, arguments.out / "schnet.safetensors")
+    report(arguments.out, fitted, prepared, size, budget_s)
+    found = compare(potential.requires_grad_(False), prepared, arguments.recipe, arguments.beside)
+    write_rows(arguments.out / "errors.jsonl", rows("peer_schnet", found))
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Other networks that are trained and measured like our own, for comparison."""

@@ -1,0 +1,153 @@
+"""PyG's SchNet behind the interface of our potentials.
+
+Only the network differs: graphs (our periodic neighbour list; SchNet's own `radius_graph` knows no cell), element
+references, scale, forces = -dE/dx and stress are those of :class:`faenet_calc.potential.Potential`, in one frame that
+SchNet does not look at, since it sees distances only. Its sums over atoms are in float64 like ours.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+from torch_geometric.nn.models import SchNet
+
+from faenet_calc import load_potential
+from faenet_calc.checkpoint import pick_device
+from faenet_calc.config import (
+    EnergyConfig,
+    FramesConfig,
+    ModelConfig,
+    NormalizationConfig,
+    PotentialConfig,
+    from_mapping,
+    to_mapping,
+)
+from faenet_calc.faenet import NetworkOutput
+from faenet_calc.frames import FramedGraph
+from faenet_calc.potential import Potential
+
+KEY = "schnet"  # in the metadata of its checkpoints
+MAX_Z = 99  # rows of SchNet's embedding minus one
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchNetSize:
+    """Width and depth of SchNet, in PyG's words and with PyG's defaults."""
+
+    hidden_channels: int = 128
+    num_filters: int = 128
+    num_interactions: int = 6
+    num_gaussians: int = 50
+
+
+class GivenEdges:
+    """An interaction graph for SchNet that returns the edges it was given.
+
+    Attributes:
+        edge_index: [2, n_edges] rows [neighbour, centre].
+        distances: [n_edges] (Å), with the periodic image already chosen.
+    """
+
+    def __init__(self) -> None:
+        self.edge_index, self.distances = torch.empty(2, 0, dtype=torch.long), torch.empty(0)
+
+    def __call__(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """What SchNet asks for; positions and batch are not needed."""
+        return self.edge_index, self.distances
+
+
+class SchNetNetwork(nn.Module):
+    """SchNet with the call of our own network."""
+
+    decoder = None
+    has_atom_energies = True
+
+    def __init__(self, size: SchNetSize, cutoff: float) -> None:
+        super().__init__()
+        self.edges = GivenEdges()
+        self.schnet = SchNet(**asdict(size), cutoff=cutoff, interaction_graph=self.edges)
+
+    def forward(
+        self, framed: FramedGraph, vectors: Tensor, distances: Tensor, edge_of_copy: Tensor | None
+    ) -> NetworkOutput:
+        """Energies of all copies; arguments as in :meth:`faenet_calc.faenet.FAENet.forward`."""
+        per_copy = distances if edge_of_copy is None else distances.index_select(0, edge_of_copy)
+        self.edges.edge_index, self.edges.distances = torch.stack([framed.neighbor, framed.centre]), per_copy
+        numbers = framed.graph.atomic_numbers.index_select(0, framed.atom_of_node)
+        # Every atom is its own "molecule" for SchNet's readout: the sum over atoms is ours.
+        alone = torch.arange(framed.n_nodes, device=numbers.device)
+        node_energy = self.schnet(numbers, framed.graph.positions, alone)[:, 0].to(framed.graph.positions.dtype)
+        return NetworkOutput(
+            energy=framed.sum_over_nodes(node_energy), node_energy=node_energy, node_force=None, hidden=node_energy
+        )
+
+
+class SchNetPotential(Potential):
+    """A potential whose network is SchNet; of the network section of its settings only the cutoff is meant.
+
+    Args:
+        size: Of the network.
+        cutoff: (Å).
+        normalization: References and scale, as fitted for our own network.
+        energy: What the energy means.
+        trained_elements: Atomic numbers in the training set.
+    """
+
+    def __init__(
+        self,
+        size: SchNetSize,
+        *,
+        cutoff: float,
+        normalization: NormalizationConfig,
+        energy: EnergyConfig | None = None,
+        trained_elements: tuple[int, ...] = (),
+    ) -> None:
+        nn.Module.__init__(self)  # Potential's own would build our network
+        self.size, self.metadata = size, {}
+        self.config = PotentialConfig(
+            model=ModelConfig(cutoff=cutoff),
+            frames=FramesConfig(kind="none", mode="one"),
+            energy=energy or EnergyConfig(),
+            normalization=normalization,
+            supported_elements=tuple(range(1, MAX_Z + 1)),
+            trained_elements=trained_elements,
+            name="PyG SchNet",
+        )
+        self.model: Any = SchNetNetwork(size, cutoff)
+
+
+def save(potential: SchNetPotential, path: Path) -> None:
+    """One .safetensors file with the settings in its metadata."""
+    described = {"size": asdict(potential.size), "config": to_mapping(potential.config)}
+    save_model(potential.model, str(path), metadata={KEY: json.dumps(described)})
+
+
+def load(path: Path, device: str | None = None) -> SchNetPotential:
+    """A potential from :func:`save`, ready to predict."""
+    with safe_open(path, framework="pt") as stream:
+        described = json.loads(stream.metadata()[KEY])
+    config = from_mapping(PotentialConfig, described["config"], source=str(path))
+    potential = SchNetPotential(
+        SchNetSize(**described["size"]),
+        cutoff=config.model.cutoff,
+        normalization=config.normalization,
+        energy=config.energy,
+        trained_elements=config.trained_elements,
+    )
+    load_model(potential.model, path)  # knows that SchNet has every filter network under two names
+    return potential.eval().requires_grad_(False).to(pick_device(device))
+
+
+def open_model(name: str, device: str | None = None) -> Potential:
+    """A shipped model, one of our checkpoints, or a SchNet."""
+    path = Path(name)
+    if path.is_file():
+        with safe_open(path, framework="pt") as stream:
+            if KEY in (stream.metadata() or {}):
+                return load(path, device)
+    return load_potential(name, device=device)

@@ -1,0 +1,193 @@
+"""Groups by the recipe's rules, errors by hand, a mean predictor that sees training data only."""
+
+import json
+
+import numpy as np
+import pytest
+from heldout_errors import (
+    RECIPE,
+    StructureError,
+    baseline,
+    choose,
+    groups_of,
+    known_to,
+    main,
+    mean_errors,
+    metrics,
+    model_errors,
+    reasons,
+    rows,
+    split_name,
+    summarize,
+    table,
+)
+from labelled_slabs import words, write_slabs
+
+from faenet_calc.errors import InputError
+from faenet_calc.training.assessment import assess
+from faenet_calc.training.data import open_dataset
+from faenet_calc.training.generate.recipe import load_recipe
+
+
+@pytest.fixture(scope="module")
+def rules():
+    return load_recipe(RECIPE).heldout
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    entries = [words("train"), words("train", "O"), words("train"), words("heldout", "O", "fcc211"), words("heldout")]
+    path = write_slabs(tmp_path / "labels.extxyz", entries)
+    return open_dataset(path, cutoff=4.0, cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("metal", "facet", "adsorbate", "expected"),
+    [
+        ("Cu", "fcc111", "OH", ["unseen pair"]),
+        ("Cu", "fcc211", "OH", ["unseen pair", "unseen facet"]),
+        ("Pt", "fcc211", "none", ["unseen facet"]),
+        ("Cu-Pd", "fcc111", "CO", ["unseen alloy"]),
+        ("Cu-Pd", "none", "none", ["unseen alloy"]),
+        ("Pd-Pt", "fcc111", "CO", ["other"]),
+    ],
+)
+def test_the_rules_say_why(rules, metal, facet, adsorbate, expected):
+    info = {"metal": metal, "facet": facet, "adsorbate": adsorbate, "split": "heldout"}
+    assert reasons(info, rules) == expected
+
+
+def test_a_training_structure_is_not_held_out_for_any_reason(rules):
+    assert reasons({"metal": "Pd-Pt", "facet": "fcc111", "adsorbate": "CO", "split": "train"}, rules) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "adsorbate", "expected"),
+    [
+        ("gas_CO", "CO", {("kind", "gas")}),
+        ("Ru_hcp_bulk", "none", {("kind", "bulk"), ("metal", "Ru")}),
+        ("Pt_fcc111_clean", "none", {("kind", "clean"), ("metal", "Pt")}),
+        ("Pt_fcc111_CO", "CO", {("kind", "adsorbate"), ("metal", "Pt"), ("adsorbate", "CO")}),
+    ],
+)
+def test_groups(rules, system, adsorbate, expected):
+    info = {"system": system, "metal": system.split("_")[0], "facet": "x", "adsorbate": adsorbate, "split": "train"}
+    assert set(groups_of(info, rules)) == {("all", ""), *expected}
+
+
+def test_structures_without_words_are_in_no_group_but_all(rules):
+    assert groups_of({"source": "a.xyz"}, rules) == [("all", "")]
+
+
+def test_errors_by_hand():
+    first = StructureError(
+        index=0,
+        n_atoms=2,
+        energy=0.2,
+        forces=np.array([[0.3, 0.0, 0.0], [0.0, 0.0, -0.6]]),
+        adsorbate=np.array([0, 1], bool),
+    )
+    second = StructureError(index=1, n_atoms=4, energy=-0.8, forces=np.zeros((0, 3)), adsorbate=np.zeros(0, bool))
+    found = metrics([first, second])
+    assert found == pytest.approx(
+        {
+            "energy_mae": 150.0,
+            "energy_rmse": 1e3 * np.sqrt((0.1**2 + 0.2**2) / 2),
+            "structure_energy_mae": 0.5,
+            "forces_mae": 150.0,
+            "forces_rmse": 1e3 * np.sqrt((0.3**2 + 0.6**2) / 6),
+            "adsorbate_forces_mae": 200.0,
+        }
+    )
+    assert "forces_mae" not in metrics([second])
+
+
+def test_a_model_has_the_errors_that_evaluate_gives(labelled, emt_potential, rules):
+    dataset = open_dataset(labelled.info(0)["source"], cutoff=emt_potential.cutoff, cache_dir=labelled.place.parent)
+    indices = np.array([0, 2, 4])
+    expected = assess(emt_potential, dataset, indices).metrics
+    found = summarize("emt", model_errors(emt_potential, dataset, indices), dataset, rules)
+    assert found[0].group == ("all", "") and found[0].n_structures == 3 and found[0].n_systems == 1
+    for ours, theirs in (
+        ("energy_mae", "energy_mae_per_atom"),
+        ("forces_mae", "forces_mae"),
+        ("forces_rmse", "forces_rmse"),
+    ):
+        assert found[0].values[ours] == pytest.approx(1e3 * expected[theirs])
+    assert found[0].values["structure_energy_mae"] == pytest.approx(expected["energy_mae"])
+
+
+def test_the_mean_predictor_is_a_fit_to_elements_without_forces(labelled):
+    train, test = np.array([0, 1, 2]), np.array([3, 4])
+    counts = labelled.compositions()[:, [8, 29]]
+    fractions = counts / counts.sum(axis=1, keepdims=True)
+    per_atom = labelled.energy / counts.sum(axis=1)
+    element = np.linalg.lstsq(fractions[train], per_atom[train], rcond=None)[0]
+    found = mean_errors(labelled, train, labelled, test)
+    assert [error.energy for error in found] == pytest.approx(
+        list(counts[test] @ element - labelled.energy[test]), abs=1e-9
+    )
+    assert found[0].forces == pytest.approx(-labelled.arrays["forces"][labelled.atoms_of(3)])
+    assert found[0].adsorbate.sum() == 1
+
+
+def test_the_mean_predictor_does_not_see_held_out_structures(labelled, tmp_path, capsys):
+    test = np.array([3, 4])
+    honest = [error.energy for error in mean_errors(labelled, np.array([0, 1, 2]), labelled, test)]
+    for train in ([], [labelled.info(0)["source"]]):
+        assert [error.energy for error in baseline(labelled, test, train)] == pytest.approx(honest)
+    cheating = [error.energy for error in mean_errors(labelled, np.arange(5), labelled, test)]
+    assert cheating != pytest.approx(honest)
+    unmarked = open_dataset(
+        write_slabs(tmp_path / "only.extxyz", [words("heldout")]), cutoff=4.0, cache_dir=tmp_path / "cache"
+    )
+    assert baseline(unmarked, np.array([0]), []) is None and "give --train" in capsys.readouterr().err
+
+
+def test_held_out_structures_are_chosen(labelled):
+    assert choose(labelled, None).tolist() == [3, 4]
+    assert choose(labelled, "train").tolist() == [0, 1, 2]
+    assert choose(labelled, "train", limit=2).tolist() == [0, 2]
+    with pytest.raises(InputError, match="split=test"):
+        choose(labelled, "test")
+
+
+def test_structures_of_elements_never_seen_are_left_out(labelled, emt_potential):
+    assert known_to(emt_potential, labelled, np.arange(5)).tolist() == [0, 2, 4]
+
+
+def test_frames_in_names():
+    assert split_name("metals-s") == ("metals-s", "auto")
+    assert split_name("metals-s:one") == ("metals-s", "one")
+    assert split_name("C:/models/a.safetensors") == ("C:/models/a.safetensors", "auto")
+
+
+def test_the_command(labelled, tmp_path, monkeypatch, capsys, repository):
+    model = str(repository / "tests" / "data" / "emt-copper.safetensors")
+    out = tmp_path / "rows.jsonl"
+    monkeypatch.setenv("FAENET_CALC_CACHE", str(tmp_path / "cache"))
+    source = labelled.info(0)["source"]
+    monkeypatch.setattr("sys.argv", ["x", model, "--data", source, "--json", str(out), "--groups", "all", "why"])
+    main()
+    printed = capsys.readouterr()
+    assert "1 of 2 structures are left out" in printed.err
+    assert "mean predictor" in printed.out and "| metal: Cu |" not in printed.out
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {"benchmark", "model", "case", "metric", "value", "unit", "n_structures", "n_systems"} == set(found[0])
+    assert {row["model"] for row in found} == {model, "mean predictor"}
+    assert "metal=Cu" in {row["case"] for row in found}
+
+
+def test_table_and_rows_have_every_group(labelled, rules):
+    found = summarize("mean", mean_errors(labelled, np.arange(3), labelled, np.array([3, 4])), labelled, rules)
+    text = table(found)
+    for word in (
+        "| all | 2 | 2 | mean |",
+        "why: unseen facet",
+        "why: other",
+        "kind: clean",
+        "adsorbate: O",
+        "metal: Cu",
+    ):
+        assert word in text
+    assert {row["case"] for row in rows("b", found)} >= {"all", "why=unseen facet", "how=rattle"}
