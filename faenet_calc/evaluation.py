@@ -123,6 +123,7 @@ class Evaluation:
         self.frames = frames
         self.framed = copy_into_frames(graph, self.frames.graph)
         self.per_copy, self.vectors = per_copy, graph.edge_vectors()
+        self.pair_of_edge, self.edge_of_pair = graph.pairs()
         self.copies: Tensor | None = None
         self.slopes: _Slopes | None = None
         if in_parts:
@@ -136,9 +137,12 @@ class Evaluation:
         """The network on copies in frames ``rotation`` [n_frames, 3, 3], and the edge vectors of the copies."""
         dtype = next(model.parameters()).dtype
         copies = vectors.index_select(0, framed.edge_of_copy)
-        distances = torch.linalg.vector_norm(copies if self.per_copy else vectors, dim=1).to(dtype)
         in_frame = into_frame(copies, rotation.index_select(0, framed.frame_of_edge)).to(dtype)
-        output: NetworkOutput = model(framed, in_frame, distances, None if self.per_copy else framed.edge_of_copy)
+        # The two directions of an edge have one length: what depends on it is computed once for both and all frames.
+        different = copies if self.per_copy else vectors.index_select(0, self.edge_of_pair)
+        distances = torch.linalg.vector_norm(different, dim=1).to(dtype)
+        row = None if self.per_copy else self.pair_of_edge.index_select(0, framed.edge_of_copy)
+        output: NetworkOutput = model(framed, in_frame, distances, row)
         return output, copies
 
     def _run_in_parts(self, model: FAENet, differentiate: bool) -> NetworkOutput:

@@ -9,18 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from faenet_calc.config import ModelConfig
+from faenet_calc.embeddings import AtomEmbedding, EdgeEmbedding, GaussianBasis, envelope
 from faenet_calc.frames import FramedGraph
-from faenet_calc.layers import (
-    AtomEmbedding,
-    AtomOutput,
-    EdgeEmbedding,
-    ForceDecoder,
-    GaussianBasis,
-    Interaction,
-    activation,
-    edge_width,
-    envelope,
-)
+from faenet_calc.layers import AtomOutput, ForceDecoder, Interaction, edge_width
+from faenet_calc.messages import activation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,28 +94,25 @@ class FAENet(nn.Module):
         return self.config.jumping != "concat_energies"
 
     def forward(
-        self, framed: FramedGraph, vectors: Tensor, distances: Tensor, edge_of_copy: Tensor | None
+        self, framed: FramedGraph, vectors: Tensor, distances: Tensor, distance_of_copy: Tensor | None
     ) -> NetworkOutput:
         """Energies and forces of all copies.
 
         Args:
             framed: Structures and the indices of their copies.
             vectors: [n_edge_copies, 3] (Å) edge vectors in their frames.
-            distances: [n_edges] or [n_edge_copies] (Å).
-            edge_of_copy: [n_edge_copies] row of ``distances`` for each copy; None where they are already per copy.
+            distances: [n_distances] (Å), each once for all copies that share it.
+            distance_of_copy: [n_edge_copies] row of ``distances`` for each copy; None where they are per copy.
         """
         graph = framed.graph
         h0 = self.atom_embedding(graph.atomic_numbers, graph.tags)
         h = h0.index_select(0, framed.atom_of_node)
 
-        def per_copy(per_edge: Tensor) -> Tensor:
-            return per_edge if edge_of_copy is None else per_edge.index_select(0, edge_of_copy)
-
-        radial = self.edge_embedding.radial(self.distance_expansion(distances))
-        e = self.edge_embedding(vectors, per_copy(distances), None if radial is None else per_copy(radial))
+        e = self.edge_embedding(vectors, distances, self.distance_expansion(distances), distance_of_copy)
         cutoff = None
         if self.config.envelope_power:
-            cutoff = per_copy(envelope(distances, self.config.cutoff, self.config.envelope_power))[:, None]
+            cutoff = envelope(distances, self.config.cutoff, self.config.envelope_power)[:, None]
+            cutoff = cutoff if distance_of_copy is None else cutoff.index_select(0, distance_of_copy)
         alpha = None if self.w_lin is None else self.w_lin(h)[:, 0]
         states = [h]
         for block in self.interaction_blocks:

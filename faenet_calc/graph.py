@@ -116,6 +116,24 @@ class AtomGraph:
         images = torch.einsum("ek,ekx->ex", self.shift.to(self.cell.dtype), self.cell[self.graph_of_edge])
         return difference + images
 
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Edges without their direction: [n_edges] the pair of each edge, and [n_pairs] an edge of each pair.
+
+        An edge (i, j, shift) and its reverse (j, i, -shift) are one pair; an edge without a reverse is one by itself.
+        """
+        reach = int(self.shift.abs().max()) if self.n_edges else 0
+        base, n = 2 * reach + 1, self.n_atoms
+
+        def key(i: Tensor, j: Tensor, shift: Tensor) -> Tensor:
+            a, b, c = (shift + reach).unbind(dim=1)
+            return (((i * n + j) * base + a) * base + b) * base + c
+
+        forth, back = key(self.centre, self.neighbor, self.shift), key(self.neighbor, self.centre, -self.shift)
+        unique, pair_of_edge = torch.unique(torch.minimum(forth, back), return_inverse=True)
+        edges = torch.arange(self.n_edges, device=self.centre.device)
+        edge_of_pair = torch.full_like(unique, self.n_edges).scatter_reduce_(0, pair_of_edge, edges, "amin")
+        return pair_of_edge, edge_of_pair
+
     def sum_over_atoms(self, per_atom: Tensor) -> Tensor:
         """[n_graphs, ...] sums of a per-atom quantity [n_atoms, ...]."""
         return per_atom.new_zeros(self.n_graphs, *per_atom.shape[1:]).index_add(0, self.graph_of_atom, per_atom)

@@ -35,6 +35,8 @@ _JUMPING = {
     None: "none", "": "none", False: "none", True: "none",  # True computes the extra outputs and ignores them
     "concat": "concat_energies", "add": "add", "concat_atom": "concat_atom",
 }  # fmt: skip
+# torch's own silu, as upstream calls it, whose round-off is then theirs too.
+_ACTIVATIONS = {**{name: name for name in get_args(Activation)}, "swish": "silu"}
 _FORCES: dict[Any, ForceKind] = {
     None: "none", "": "none", False: "none", "direct": "direct", "direct_with_gradient_target": "direct",
     "from_energy": "gradient",
@@ -121,7 +123,7 @@ def _model_config(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> M
         interactions=len(blocks),
         gaussians=len(offset),
         cutoff=float(config.get("cutoff", offset[-1])),
-        activation=_choice({name: name for name in get_args(Activation)}, config.get("act") or "swish", "act"),
+        activation=_choice(_ACTIVATIONS, config.get("act") or "swish", "act"),
         envelope_power=0,
         message=_message(config, weights),
         edge_features="r_and_distance" if radial is not None else "r",

@@ -8,8 +8,9 @@ from ase.build import bulk, molecule
 
 from faenet_calc import evaluation, testing
 from faenet_calc.config import ModelConfig
+from faenet_calc.embeddings import EdgeStates, envelope, real_harmonics
 from faenet_calc.errors import InputError
-from faenet_calc.layers import EdgeNodeLinear, envelope, real_harmonics
+from faenet_calc.layers import EdgeNodeLinear
 from faenet_calc.potential import build_potential
 
 SMALL = {"hidden_channels": 64, "filters": 32, "interactions": 2, "gaussians": 12, "mean_neighbors": 20.0}
@@ -58,7 +59,8 @@ def test_embeddings_reach_element_118(properties, channels):
 def test_split_filter_is_the_same_function():
     generator = torch.Generator().manual_seed(0)
     layer = EdgeNodeLinear(5, 7, 4, split=True)
-    e, h = torch.randn(20, 5, generator=generator), torch.randn(6, 7, generator=generator)
+    e = EdgeStates(own=torch.randn(20, 5, generator=generator))
+    h = torch.randn(6, 7, generator=generator)
     neighbor, centre = torch.randint(0, 6, (2, 20), generator=generator)
     split = layer.on_edges(e, h, neighbor, centre)
     layer.split = False
