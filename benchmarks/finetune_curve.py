@@ -1,0 +1,245 @@
+"""How many DFT snapshots of a system does a model need, fine-tuned or from scratch?
+
+    python benchmarks/finetune_curve.py --start MODEL --data oc20-relax/systems20.extxyz.xz -o curve.jsonl [--systems 3]
+
+The data are DFT relaxations of adsorbates on slabs (OC20 systems, RPBE) with `sid`, `run` (vasp, bfgs, gpmin: three
+optimisers from the same start) and `step`. Every system is a problem of its own, nothing is mixed between systems. Of a
+system, 5, 10, 20 or 50 snapshots are taken evenly from the first nine tenths of its vasp run, so that the minimum is
+never among them; with these a model is (a) fine-tuned from MODEL and (b) trained from random weights of the same shape,
+both for the same number of steps. Systems come in the order of the share of their atoms whose element MODEL was trained
+on; `outside` names the other elements. n = 0 is MODEL as it is, and `nothing` predicts no forces and one energy.
+
+Errors are of the snapshots that were not taken, of the vasp run (close in time to some that were) and of the other two
+runs: forces of free atoms (mean absolute component), energy per atom (for n = 0 and `nothing` after one offset). Then
+the system is relaxed from step 0 with the model: distance of the free atoms from the DFT minimum (root mean square;
+`start_rmsd_A` is that of the start), error of the energy gained, and of the energy of the minimum itself.
+
+Weights stay in a temporary folder: the data may be used to compare, not to ship models. Run again, it goes on.
+"""
+
+import argparse
+import io
+import lzma
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import torch
+from ase import Atoms
+from ase.constraints import FixAtoms
+from ase.geometry import find_mic
+from rows import Row, Rows, rounded, show
+
+from faenet_calc import FAENetCalculator, load_potential, relax
+from faenet_calc.config import PotentialConfig, to_mapping
+from faenet_calc.training.config import config_from_mapping
+from faenet_calc.training.loop import train
+from faenet_calc.training.settings import TrainConfig
+
+COUNTS = (5, 10, 20, 50)
+USED_SHARE = 0.9  # of the vasp run; what comes after is close to the minimum
+BATCH, FINETUNE_LR, SCRATCH_LR = 2, 1e-3, 5e-3
+RELAX_FMAX, RELAX_STEPS = 0.03, 200
+Runs = dict[str, list[Atoms]]
+
+
+def read_systems(path: Path) -> dict[int, Runs]:
+    """System id → name of a run → its snapshots by step, with fixed atoms as constraints."""
+    # ASE finds its way in a compressed file by reading it again and again; in memory it is quick.
+    text = lzma.decompress(path.read_bytes()).decode() if path.suffix == ".xz" else path.read_text()
+    found: dict[int, Runs] = {}
+    for atoms in ase.io.read(io.StringIO(text), ":", format="extxyz"):
+        atoms.set_constraint(FixAtoms(mask=atoms.arrays["fixed"].astype(bool)))
+        runs = found.setdefault(int(atoms.info["sid"]), {})
+        runs.setdefault(str(atoms.info["run"]), []).append(atoms)
+    for runs in found.values():
+        for snapshots in runs.values():
+            snapshots.sort(key=lambda atoms: int(atoms.info["step"]))
+    return found
+
+
+def by_familiarity(systems: dict[int, Runs], trained: set[str]) -> list[int]:
+    """System ids, those first that have the largest share of atoms of the trained elements."""
+    shares = {}
+    for sid, runs in systems.items():
+        symbols = list(runs["vasp"][0].symbols)
+        shares[sid] = sum(symbol in trained for symbol in symbols) / len(symbols)
+    return sorted(shares, key=lambda sid: (-shares[sid], sid))
+
+
+def chosen_steps(run: list[Atoms], count: int) -> list[int]:
+    """Places of ``count`` snapshots, evenly from the start to before the end of a run."""
+    last = math.floor(USED_SHARE * (len(run) - 1))
+    return sorted({round(float(place)) for place in np.linspace(0, last, count)})
+
+
+def rest(runs: Runs, used: list[int], at_most: int) -> dict[str, list[Atoms]]:
+    """Snapshots that were not taken: of the same run, and of the others; thinned out evenly."""
+    own = [atoms for place, atoms in enumerate(runs["vasp"]) if place not in used]
+    others = [atoms for name, run in sorted(runs.items()) if name != "vasp" for atoms in run]
+    return {
+        name: [part[int(place)] for place in np.unique(np.linspace(0, len(part) - 1, at_most).round())]
+        for name, part in (("same_run", own), ("other_runs", others))
+    }
+
+
+def training_config(
+    shape: PotentialConfig, start: str | None, files: list[str], folder: Path, steps: int
+) -> TrainConfig:
+    """Settings of one small training; ``start`` None begins with random weights of the same shape."""
+    count = len(ase.io.read(files[0], ":"))
+    mapping: dict[str, Any] = {
+        "run": {
+            "out_dir": str(folder / "run"),
+            "max_epochs": max(1, math.ceil(steps / math.ceil(count / BATCH))),
+            "threads": 1,
+            "device": "cpu",
+            "tensorboard": False,
+            "report": False,
+        },
+        "data": {"train": files, "val_fraction": 0.0, "cache_dir": str(folder / "cache")},
+        "loss": {"energy": 5.0, "forces": 1.0},
+        "optim": {"lr": SCRATCH_LR if start is None else FINETUNE_LR, "batch_size": BATCH, "ema_decay": 0.98},
+    }
+    if start is None:
+        own = to_mapping(shape)
+        mapping["model"] = {**own["model"], "forces": own["forces"]}
+        mapping |= {name: own[name] for name in ("frames", "graph", "energy")}
+    else:
+        mapping["finetune"] = {"checkpoint": start}
+    return config_from_mapping(mapping)
+
+
+def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], steps: int) -> tuple[Any, Row]:
+    """A model trained on some snapshots, and what that took."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ase.io.write(folder / "train.extxyz", snapshots)
+        shape = load_potential(start, device="cpu").config
+        began = time.process_time()
+        config = training_config(shape, None if scratch else start, [str(folder / "train.extxyz")], folder, steps)
+        result = train(config)
+        cost = {"training_steps": result.state.step, "training_cpu_s": round(time.process_time() - began, 1)}
+        return FAENetCalculator(load_potential(result.checkpoint, device="cpu")), cost
+
+
+def errors(structures: list[Atoms], energies: Any, forces: list[Any], offset: bool) -> Row:
+    """Mean absolute errors; with ``offset`` energies count after the best common shift (the median)."""
+    sizes = np.array([len(atoms) for atoms in structures])
+    wrong = (np.array(energies) - [atoms.get_potential_energy() for atoms in structures]) / sizes
+    wrong = wrong - np.median(wrong) if offset else wrong
+    components = []
+    for atoms, predicted in zip(structures, forces, strict=True):
+        free = np.setdiff1d(np.arange(len(atoms)), atoms.constraints[0].get_indices())
+        components.append(np.abs(predicted - atoms.get_forces(apply_constraint=False))[free].ravel())
+    return {
+        "energy_mae_meV_per_atom": 1e3 * float(np.abs(wrong).mean()),
+        "forces_mae_eV_per_A": float(np.concatenate(components).mean()),
+    }
+
+
+def rmsd(one: Atoms, other: Atoms) -> float:
+    """Root mean square distance (Å) of free atoms."""
+    free = np.setdiff1d(np.arange(len(one)), one.constraints[0].get_indices())
+    difference, _ = find_mic(one.positions - other.positions, one.cell, one.pbc)
+    return float(np.sqrt((difference[free] ** 2).sum(axis=1).mean()))
+
+
+def relaxation(calc: Any, run: list[Atoms], offset: bool) -> Row:
+    """From the first snapshot of a run down, compared with its last one."""
+    start, minimum = run[0], run[-1]
+    result = relax(start, calc, fmax=RELAX_FMAX, steps=RELAX_STEPS)
+    true = minimum.get_potential_energy()
+    gained = calc.get_property("energy", start) - result.energy
+    found: Row = {"rmsd_A": rmsd(result.atoms, minimum), "start_rmsd_A": rmsd(start, minimum)}
+    found["gained_energy_error_eV"] = float(gained - (start.get_potential_energy() - true))
+    if not offset:
+        found["minimum_energy_error_eV"] = float(result.energy - true)
+    return found | {"converged": result.converged, "relaxation_steps": result.n_steps, "failed": result.error}
+
+
+def measured(calc: Any, runs: Runs, used: list[int], at_most: int, offset: bool) -> Row:
+    """Errors of the remaining snapshots and of the minimum; ``calc`` None stands for predicting nothing."""
+    row: Row = {}
+    for name, structures in rest(runs, used, at_most).items():
+        if calc is None:
+            energies, forces = [0.0] * len(structures), [0.0] * len(structures)
+        else:
+            found = calc.predict(structures)
+            energies, forces = [one["energy"] for one in found], [one["forces"] for one in found]
+        row[name] = errors(structures, energies, forces, offset)
+    return row if calc is None else row | {"minimum": relaxation(calc, runs["vasp"], offset)}
+
+
+def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int]]) -> Iterator[Row]:
+    """All points of one system that are not done."""
+    for way, counts in (("nothing", [0]), ("fine-tuned", [0, *arguments.counts]), ("scratch", arguments.counts)):
+        for count in counts:
+            if (way, count) in done:
+                continue
+            used = chosen_steps(runs["vasp"], count) if count else []
+            calc, cost = None, Row()
+            if count:
+                snapshots = [runs["vasp"][place] for place in used]
+                calc, cost = trained_calculator(start, way == "scratch", snapshots, arguments.steps)
+            elif way != "nothing":
+                calc = FAENetCalculator(start, device="cpu", on_unknown_element="ignore")
+            yield {"way": way, "n": len(used), "asked": count, **cost,
+                   **measured(calc, runs, used, arguments.test, offset=not count)}  # fmt: skip
+
+
+def summary(rows: list[Row]) -> Iterator[Row]:
+    """Means over the systems, a row for each way and number of snapshots."""
+    for way, count in sorted({(row["way"], row["asked"]) for row in rows}):
+        cases = [row for row in rows if (row["way"], row["asked"]) == (way, count)]
+        means: Row = {}
+        for part in ("same_run", "other_runs", "minimum"):
+            for key, value in cases[0].get(part, {}).items():
+                if isinstance(value, float):
+                    means[f"{part}.{key}"] = float(np.mean([abs(case[part][key]) for case in cases]))
+        yield {
+            "benchmark": "finetune_curve",
+            "summary": True,
+            "way": way,
+            "asked": count,
+            "systems": len(cases),
+        } | means
+
+
+def main() -> None:
+    """Curves of some systems, then their means."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--start", required=True, help="name or path of the model to fine-tune")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("-o", "--out", type=Path)
+    parser.add_argument("--systems", type=int, default=3)
+    parser.add_argument("--sid", type=int, action="append", help="this system; repeatable")
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)
+    parser.add_argument("--steps", type=int, default=300, help="of every training")
+    parser.add_argument("--test", type=int, default=40, help="at most so many test snapshots of each kind")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    systems = read_systems(arguments.data)
+    trained = set(FAENetCalculator(arguments.start, device="cpu").trained_elements)
+    chosen = arguments.sid or by_familiarity(systems, trained)[: arguments.systems]
+    settings = {key: getattr(arguments, key) for key in ("start", "steps", "test")}
+    rows = Rows(arguments.out, {"row": "header", **settings})
+    for sid in chosen:
+        runs = systems[sid]
+        first = runs["vasp"][0]
+        words = {"formula": first.get_chemical_formula(), "outside": sorted(set(first.symbols) - trained)}
+        done = {(row["way"], row["asked"]) for row in rows.of("point") if row["sid"] == sid}
+        for point in curve(arguments.start, runs, arguments, done):
+            rows.append({"row": "point", "sid": sid, **words, **rounded(point)})
+            show({"benchmark": "finetune_curve", **rows.rows[-1]})
+    for row in summary([row for row in rows.of("point") if row["sid"] in chosen]):
+        show(rounded(row))
+
+
+if __name__ == "__main__":
+    main()

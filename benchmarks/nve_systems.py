@@ -1,0 +1,194 @@
+"""Do five different systems keep their energy, and stay whole, in 50 ps of NVE?
+
+    python benchmarks/nve_systems.py MODEL -o FOLDER [--ps 50] [--only "Au bulk"] [--frames one]
+
+Slabs of 12 atoms with their lowest layer fixed and an adsorbate, and a bulk crystal, with the lattice constants of
+examples/recipes/metals.yaml. A system is relaxed, starts with Maxwell–Boltzmann momenta of twice its temperature (half
+of the kinetic energy goes into the lattice), is thermalised for 1 ps (Langevin) and then left alone. The time step
+follows the lightest atom: 0.5 fs with H (a tenth of the shortest period is 0.9 fs), 1 fs with C, N or O, 2 fs for
+metals. Precision and frames are what a user gets by default, unless `--frames` says otherwise.
+
+Drift is the slope of a straight line through the total energy over the whole run, fluctuation the deviation from it.
+A run has blown up if the driver stopped it (temperature, energy, overlapping atoms, numbers that are not finite);
+flags say what happened to the adsorbate, which may well diffuse, react or desorb on a faithful energy surface too.
+Rows are JSON and also in FOLDER/rows.jsonl; trajectories are beside it, and a stopped benchmark goes on from them.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import bulk
+from ase.constraints import FixAtoms
+from rows import Row, Rows, progress, rounded, show
+
+from faenet_calc import FAENetCalculator, relax, run_md
+from faenet_calc.drivers import find_anomalies
+from faenet_calc.drivers.ensembles import draw_momenta
+from faenet_calc.drivers.trajectory import read_snapshots
+from faenet_calc.training.generate import load_recipe
+from faenet_calc.training.generate.structures import place, sites, slab
+from faenet_calc.training.generate.tasks import substrates
+
+RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+EQUILIBRATION_PS, CHUNK_PS, SAMPLE_FS = 1.0, 5.0, 20.0
+
+
+def timestep_fs(atoms: Atoms) -> float:
+    """By the lightest atom."""
+    lightest = atoms.get_masses().min()
+    return 0.5 if lightest < 5 else 1.0 if lightest < 20 else 2.0
+
+
+def adsorbed(metal: str, facet: str, adsorbate: str, site: str) -> Atoms:
+    """A 2 × 2 × 3 slab, its lowest layer fixed, with an adsorbate; alloys are named as in ``Cu50Pd50``."""
+    recipe = load_recipe(RECIPE)
+    pure, mixed = substrates(recipe)
+    (substrate,) = (found for found in (*pure, *mixed) if found.label == metal)
+    rng = np.random.default_rng(0)
+    surface = slab(substrate, facet, (2, 2, 3), recipe.vacuum_A, rng)
+    z = surface.positions[:, 2]
+    surface.set_constraint(FixAtoms(mask=z < z.min() + 0.5))
+    chosen = next(found for found in sites(surface) if found.kind == site)
+    return place(surface, adsorbate, chosen, 0.2, 10.0, rng)
+
+
+def gold() -> Atoms:
+    """32 atoms."""
+    lattice = next(metal.a for metal in load_recipe(RECIPE).metals if metal.symbol == "Au")
+    return bulk("Au", cubic=True, a=lattice).repeat(2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """What is run, and how hot."""
+
+    build: Callable[[], Atoms]
+    temperature_K: float
+
+
+SYSTEMS = {
+    "CO on Cu(111)": System(build=lambda: adsorbed("Cu", "fcc111", "CO", "ontop"), temperature_K=400),
+    "OH on Pt(111)": System(build=lambda: adsorbed("Pt", "fcc111", "OH", "ontop"), temperature_K=300),
+    "O on Ru(0001)": System(build=lambda: adsorbed("Ru", "hcp0001", "O", "hcp"), temperature_K=500),
+    "Au bulk": System(build=gold, temperature_K=500),
+    "CH3 on CuPd(100)": System(build=lambda: adsorbed("Cu50Pd50", "fcc100", "CH3", "ontop"), temperature_K=300),
+}
+
+
+def thermalised(system: System, calc: Any, folder: Path) -> Atoms:
+    """The system in equilibrium, with momenta; taken from the folder if it was there before."""
+    path, start = folder / "equilibration.traj", system.build()
+    if not path.exists():
+        start = relax(start, calc, fmax=0.03, steps=200).atoms
+        draw_momenta(start, 2 * system.temperature_K, seed=0)
+    step = timestep_fs(start)
+    result = run_md(
+        start,
+        calc,
+        ensemble="nvt-langevin",
+        temperature_K=system.temperature_K,
+        timestep_fs=step,
+        steps=round(1000 * EQUILIBRATION_PS / step),
+        trajectory=path,
+        resume=True,
+        interval=round(SAMPLE_FS / step),
+    )
+    return result.atoms
+
+
+def total_energies(path: Path) -> np.ndarray:
+    """[n] potential and kinetic energy (eV/atom) of the snapshots of a trajectory."""
+    snapshots = read_snapshots(path)
+    return np.array([(a.get_potential_energy() + a.get_kinetic_energy()) / len(a) for a in snapshots])
+
+
+def line(times_ps: np.ndarray, energies: np.ndarray) -> tuple[float, float]:
+    """Slope (meV/atom/ps) of energies (eV/atom) and the deviation from the line (meV/atom)."""
+    slope, offset = np.polyfit(times_ps, 1e3 * energies, 1)
+    return float(slope), float(np.std(1e3 * energies - slope * times_ps - offset))
+
+
+def conserve(name: str, system: System, calc: Any, folder: Path, ps: float) -> Row:
+    """One system, all the way."""
+    folder.mkdir(parents=True, exist_ok=True)
+    start = thermalised(system, calc, folder)
+    step, path = timestep_fs(start), folder / "nve.traj"
+    interval, last = round(SAMPLE_FS / step), round(1000 * ps / step)
+    began, taken = time.process_time(), 0
+    for goal in [*range(round(1000 * CHUNK_PS / step), last, round(1000 * CHUNK_PS / step)), last]:
+        settings: Row = {"timestep_fs": step, "steps": goal, "interval": interval, "trajectory": path, "resume": True}
+        result = run_md(start, calc, ensemble="nve", temperature_K=system.temperature_K, **settings)
+        taken += len(result.times_fs) * interval - interval
+        progress(system=name, ps=goal * step / 1000, temperature_K=round(float(result.temperatures[-1])))
+        if result.stopped_because is not None:
+            break
+    energies = total_energies(path)
+    slope, deviation = line(SAMPLE_FS / 1000 * np.arange(len(energies)), energies)
+    temperatures = [atoms.get_temperature() for atoms in read_snapshots(path)]
+    return {
+        "system": name,
+        "atoms": len(start),
+        "timestep_fs": step,
+        "ps": round(result.n_steps * step / 1000, 3),
+        "mean_temperature_K": round(float(np.mean(temperatures)), 1),
+        "drift_meV_per_atom_ps": round(slope, 5),
+        "std_meV_per_atom": round(deviation, 5),
+        "blown_up": result.stopped_because is not None,
+        "stopped_because": result.stopped_because,
+        "flags": list(find_anomalies(system.build(), result.atoms, tags="atoms")) if not start.pbc.all() else [],
+        "steps_per_cpu_s": round(taken / (time.process_time() - began), 1),
+    }
+
+
+def run(calc: Any, rows: Rows, names: list[str], folder: Path, ps: float) -> Iterator[Row]:
+    """Rows of the systems, those of an earlier run as they were; one that holds unknown elements is not run."""
+    known = {row["system"]: row for row in rows.of("system")}
+    for name in names:
+        if name not in known:
+            outside = sorted(set(SYSTEMS[name].build().symbols) - set(calc.trained_elements))
+            if outside and calc.trained_elements:
+                yield {"row": "skipped", "system": name, "elements_not_trained": outside}
+                continue
+            words = "".join(letter if letter.isalnum() else "-" for letter in name)
+            known[name] = {"row": "system", **conserve(name, SYSTEMS[name], calc, folder / words, ps)}
+            rows.append(known[name])
+        yield known[name]
+
+
+def summary(found: list[Row]) -> Row:
+    """The largest drift and how many systems lasted."""
+    done = [row for row in found if row["row"] == "system"]
+    drifts = [abs(row["drift_meV_per_atom_ps"]) for row in done]
+    whole = sum(not row["blown_up"] for row in done)
+    largest = rounded(max(drifts), 5) if drifts else None
+    return {"summary": True, "not_blown_up": f"{whole} of {len(done)}", "largest_drift_meV_per_atom_ps": largest}
+
+
+def main() -> None:
+    """All systems, or those named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--ps", type=float, default=50.0)
+    parser.add_argument("--only", action="append", choices=list(SYSTEMS))
+    parser.add_argument("--frames", default="auto")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    calc = FAENetCalculator(arguments.model, device="cpu", frames=arguments.frames)
+    settings = {"row": "header", "model": arguments.model, "frames": arguments.frames, "ps": arguments.ps}
+    rows, found = Rows(arguments.out / "rows.jsonl", settings), []
+    for row in run(calc, rows, arguments.only or list(SYSTEMS), arguments.out, arguments.ps):
+        found.append(row)
+        show({"benchmark": "nve_systems", **row})
+    show({"benchmark": "nve_systems", **summary(found)})
+
+
+if __name__ == "__main__":
+    main()

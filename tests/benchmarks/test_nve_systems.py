@@ -1,0 +1,89 @@
+"""The benchmark of NVE runs: its systems, its line through the energy, and going on after a stop."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.build import bulk
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import nve_systems as benchmark
+from rows import Rows
+
+from faenet_calc import FAENetCalculator, run_md
+
+CRYSTAL = benchmark.System(build=lambda: bulk("Cu", cubic=True, a=3.61), temperature_K=300)
+
+
+def test_systems_are_small_and_their_time_steps_follow_the_lightest_atom():
+    steps = {}
+    for name, system in benchmark.SYSTEMS.items():
+        atoms = system.build()
+        assert 12 <= len(atoms) <= 32
+        assert 300 <= system.temperature_K <= 500
+        steps[name] = benchmark.timestep_fs(atoms)
+        if not atoms.pbc.all():
+            assert len(atoms.constraints[0].get_indices()) == 4
+            assert (atoms.get_tags() == 2).any()
+    assert len(steps) == 5
+    assert steps == {
+        "CO on Cu(111)": 1.0,
+        "OH on Pt(111)": 0.5,
+        "O on Ru(0001)": 1.0,
+        "Au bulk": 2.0,
+        "CH3 on CuPd(100)": 0.5,
+    }
+
+
+def test_line_finds_slope_and_deviation():
+    times = np.linspace(0, 10, 2001)
+    slope, deviation = benchmark.line(times, 5.0 + 2e-3 * times + 1e-3 * np.sin(40 * times))
+    assert slope == pytest.approx(2.0, abs=0.01)
+    assert deviation == pytest.approx(np.sqrt(0.5), rel=0.02)
+
+
+@pytest.fixture
+def calc(emt_potential, monkeypatch):
+    monkeypatch.setattr(benchmark, "EQUILIBRATION_PS", 0.04)
+    monkeypatch.setattr(benchmark, "CHUNK_PS", 0.06)
+    monkeypatch.setattr(benchmark, "SYSTEMS", {"Cu bulk": CRYSTAL, "Au bulk": benchmark.SYSTEMS["Au bulk"]})
+    return FAENetCalculator(emt_potential, frames="one")
+
+
+def run(calc, folder, ps):
+    rows = Rows(folder / "rows.jsonl", {"row": "header"})
+    return list(benchmark.run(calc, rows, list(benchmark.SYSTEMS), folder, ps))
+
+
+def test_a_run_conserves_energy_and_is_not_repeated(calc, tmp_path):
+    first, skipped = run(calc, tmp_path, 0.2)
+    assert skipped == {"row": "skipped", "system": "Au bulk", "elements_not_trained": ["Au"]}
+    assert (first["ps"], first["timestep_fs"], first["blown_up"], first["flags"]) == (0.2, 2.0, False, [])
+    assert 50 < first["mean_temperature_K"] < 900
+    assert first["std_meV_per_atom"] < 1
+    assert benchmark.summary([first, skipped])["not_blown_up"] == "1 of 1"
+    trajectory = tmp_path / "Cu-bulk" / "nve.traj"
+    written = trajectory.stat().st_mtime_ns
+    assert run(calc, tmp_path, 0.2) == [first, skipped]
+    assert trajectory.stat().st_mtime_ns == written
+
+
+def test_a_stopped_run_gives_the_numbers_of_a_whole_one(calc, tmp_path):
+    (whole, _), (short, _) = run(calc, tmp_path / "whole", 0.2), run(calc, tmp_path / "stopped", 0.1)
+    assert short["ps"] == 0.1
+    (tmp_path / "stopped" / "rows.jsonl").unlink()  # as if it had been killed before its end
+    again, _ = run(calc, tmp_path / "stopped", 0.2)
+    same = ("ps", "drift_meV_per_atom_ps", "std_meV_per_atom", "mean_temperature_K")
+    assert [again[key] for key in same] == [whole[key] for key in same]
+
+
+@pytest.mark.filterwarnings("ignore:stopped after:UserWarning")
+def test_a_run_that_blows_up_says_so(calc, tmp_path, monkeypatch):
+    def too_hot(*args, **kwargs):
+        return run_md(*args, **kwargs | {"max_temperature_K": 1e-3} if kwargs["ensemble"] == "nve" else kwargs)
+
+    # A limit of 1 mK: the first look after the start stops the run.
+    monkeypatch.setattr(benchmark, "run_md", too_hot)
+    with pytest.raises(Exception, match="temperature"):
+        run(calc, tmp_path, 0.1)
