@@ -130,8 +130,7 @@ def _bonds(atoms: Atoms, adsorbate: NDArray[np.bool_]) -> tuple[Bonds, Bonds]:
 
 
 def _fractional(positions: FloatArray, cell: FloatArray) -> FloatArray:
-    fractions: FloatArray = np.linalg.solve(cell.T, positions[:, :2].T).T
-    return fractions
+    return np.asarray(np.linalg.solve(cell.T, positions[:, :2].T).T, dtype=np.float64)
 
 
 def _lateral(one: FloatArray, other: FloatArray, cell: FloatArray) -> FloatArray:
