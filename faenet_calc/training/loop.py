@@ -1,6 +1,6 @@
 """The training loop (L3): prepare → steps → validation → best weights, resumable at any moment.
 
-config → Prepared → [batch → prediction → loss → gradient → AdamW → averaged weights]* → best.safetensors
+config → Prepared → [batch → prediction → loss → gradient → optimiser → averaged weights]* → best.safetensors
 """
 
 import math
@@ -22,8 +22,9 @@ from faenet_calc.training.config import config_from_mapping, config_to_mapping, 
 from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
 from faenet_calc.training.loss import TERMS, Loss
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
+from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Part, Prepared, prepare
-from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage, parameter_groups
+from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage
 from faenet_calc.training.settings import TrainConfig
 from faenet_calc.training.state import FILE, TrainState, load_state, replace_file, save_state
 
@@ -132,9 +133,7 @@ class Run:
         self.potential, self.model = prepared.potential, prepared.potential.model
         self.loss = Loss(self.config.loss, self.potential.config.forces)
         optim = self.config.optim
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(self.model, optim.weight_decay), lr=optim.lr, betas=(0.9, optim.beta2), fused=True
-        )
+        self.optimizer = build_optimizer(self.model, optim)
         self.average = WeightAverage(self.model, optim.ema_decay)
         self.plateau = Plateau(factor=self.state.plateau_factor, waited=self.state.plateau_waited)
         if tensors is not None:

@@ -13,7 +13,7 @@ _BY_ELEMENT: dict[str, Any] = {
 }
 _PLATEAU: dict[str, Any] = {"schedule": "plateau", "plateau_patience": 15, "min_lr": 1e-6, "warmup_steps": 0}
 # torch's default decay and no clipping, as in the released configurations.
-_ADAMW: dict[str, Any] = {"weight_decay": 0.01, "beta2": 0.999, "grad_clip": None}
+_ADAMW: dict[str, Any] = {"kind": "adamw", "weight_decay": 0.01, "beta2": 0.999, "grad_clip": None}
 
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "modern-s": {},

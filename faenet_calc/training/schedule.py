@@ -76,19 +76,6 @@ class Plateau:
             self.factor, self.waited = self.factor * config.plateau_factor, 0
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters with decay (weights of linear maps) and without (biases, norms, embeddings)."""
-    decayed: list[Tensor] = []
-    plain: list[Tensor] = []
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad:
-                decays = isinstance(module, nn.Linear) and name == "weight"
-                (decayed if decays else plain).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
 class WeightAverage:
     """Moving average of the weights: a ← d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)) after n steps."""
 

@@ -160,9 +160,10 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """AdamW and its schedule.
+    """The optimiser and its schedule.
 
     Attributes:
+        kind: adamw, or muon: orthogonal steps for the matrices inside the network, AdamW for the rest.
         lr: Highest learning rate.
         min_lr: Lowest learning rate.
         weight_decay: Not applied to biases, norms and embeddings.
@@ -176,7 +177,8 @@ class OptimConfig:
         ema_decay: Memory of the averaged weights; 0 leaves averaging out.
     """
 
-    lr: float = 8e-3
+    kind: Literal["adamw", "muon"] = "muon"
+    lr: float = 5e-3
     min_lr: float = 1e-6
     weight_decay: float = 1e-4
     beta2: float = 0.99

@@ -116,7 +116,7 @@ def test_resuming_takes_the_new_run_section_and_refuses_other_changes():
     again = resumed_config(read_config("run: {max_epochs: 9}\n"), stored, source="state.pt")
     assert again.run.max_epochs == 9
     assert again.normalization.scale == 3.0
-    with pytest.raises(InputError, match=r"optim\.lr: 0\.008 → 0\.5"):
+    with pytest.raises(InputError, match=r"optim\.lr: 0\.005 → 0\.5"):
         resumed_config(read_config("run: {max_epochs: 5}\noptim: {lr: 0.5}\n"), stored, source="state.pt")
 
 

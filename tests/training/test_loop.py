@@ -19,7 +19,7 @@ from faenet_calc.training.config import read_config
 from faenet_calc.training.data import open_dataset
 from faenet_calc.training.loop import train
 from faenet_calc.training.lr_finder import find_rate
-from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage, parameter_groups
+from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage
 from faenet_calc.training.settings import OptimConfig
 
 
@@ -197,13 +197,6 @@ def test_schedules():
     for improved in (True, False, False, False, False):
         plateau.update(improved, config)
     assert plateau.factor == 0.25
-
-
-def test_no_decay_on_biases_norms_and_embeddings():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2), torch.nn.Embedding(3, 2))
-    decayed, plain = parameter_groups(model, 0.1)
-    assert [tuple(p.shape) for p in decayed["params"]] == [(2, 2)] and decayed["weight_decay"] == 0.1
-    assert len(plain["params"]) == 4 and plain["weight_decay"] == 0.0
 
 
 def test_averaged_weights_follow_and_are_put_back():
