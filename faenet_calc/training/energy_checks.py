@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faenet_calc.elements import symbol
+from faenet_calc.training.energy_meaning import find_break
 from faenet_calc.training.findings import Finding, about
 from faenet_calc.training.inspection import Facts
 from faenet_calc.training.stats import fit
@@ -27,6 +28,7 @@ _GAP_SPREADS = 4.0  # and this many times the widths of both sides together
 _GAP_SHARE, _GAP_COUNT = 0.05, 3  # of the structures on either side, otherwise they are outliers
 _TRIMMED = 0.1  # share of structures that the references need not fit
 _FEW = 10  # structures with an element
+_ALIKE = "at equal composition"
 
 
 def _labelled(facts: Sequence[Facts]) -> list[Facts]:
@@ -96,7 +98,9 @@ def mixed_energies(facts: Sequence[Facts]) -> Iterator[Finding]:
     """Energies that fall into two groups, as total and adsorption energies do, or two codes, or two units."""
     known = _labelled(facts)
     mixed = mixture(known)
-    if not mixed:
+    changed = list(_changed_meaning(known)) if mixed is None or mixed[2] != _ALIKE else []
+    if changed or mixed is None:
+        yield from changed
         return
     fewer, gap, where = mixed
     yield from about(
@@ -107,6 +111,20 @@ def mixed_energies(facts: Sequence[Facts]) -> Iterator[Finding]:
         "levels of theory, or units",
         "keep one kind of energy in a data set, or name the right one with --energy-key",
     )
+
+
+def _changed_meaning(known: Sequence[Facts]) -> Iterator[Finding]:
+    """Energies whose meaning follows an element or a file."""
+    found = find_break(known)
+    if found is not None:
+        yield from about(
+            "mixed-energies",
+            "error",
+            found.facts,
+            f"energies of the structures {found.where} mean something else: {found.words}. Total beside adsorption or "
+            "formation energies, two codes, or two sets of pseudopotentials",
+            "keep one kind of energy in a data set, or name the right one with --energy-key",
+        )
 
 
 def mixture(known: Sequence[Facts]) -> tuple[list[Facts], float, str] | None:
@@ -122,7 +140,7 @@ def mixture(known: Sequence[Facts]) -> tuple[list[Facts], float, str] | None:
     parts = [part for part in found if part is not None]
     if parts:
         fewer = [fact for group, _ in parts for fact in group]
-        return fewer, float(np.median([gap for _, gap in parts])), "at equal composition"
+        return fewer, float(np.median([gap for _, gap in parts])), _ALIKE
     if len(known) < 2 * _FEW or len(alike) < 2:
         return None
     overall = _minority(known, _plain_residuals(known))

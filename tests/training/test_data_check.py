@@ -10,6 +10,8 @@ from ase.constraints import FixAtoms
 from ase.io import write
 
 from faenet_calc.training.check_data import check_files
+from faenet_calc.training.energy_meaning import find_break
+from faenet_calc.training.inspection import Facts
 
 
 def _labelled(atoms, **changes):
@@ -159,6 +161,39 @@ def same_composition_two_codes(data):
         _relabel(atoms, energy=atoms.calc.results["energy"] - 1000.0)
 
 
+TOTAL = {"Cu": -3.7, "Pd": -5.2, "Ag": -2.7}  # eV per atom of the crystals; EMT's energies are relative to them
+
+
+def total_energies(data):
+    """Energies as a plane-wave code gives them."""
+    for atoms in data:
+        _relabel(atoms, energy=atoms.calc.results["energy"] + sum(TOTAL[name] for name in atoms.symbols))
+
+
+def formation_energies_with_silver(data):
+    formation = {id(atoms): atoms.calc.results["energy"] for atoms in data if "Ag" in atoms.symbols}
+    total_energies(data)
+    for atoms in data:
+        if id(atoms) in formation:
+            _relabel(atoms, energy=formation[id(atoms)])
+
+
+def total_energies_with_silver(data):
+    """As above, but most structures hold formation energies."""
+    for atoms in data:
+        if "Ag" in atoms.symbols:
+            total_energies([atoms])
+
+
+def adsorption_energies_on_one_slab(data):
+    """Every slab has 12 Cu, so that the reference of Pd can hide the change."""
+    slab = fcc111("Cu", (2, 2, 3), vacuum=6, periodic=True)
+    data[:] = _rattled(slab, 20)
+    total_energies(data)
+    add_adsorbate(slab, "Pd", 2.2, "fcc")
+    data += _rattled(slab, 20)
+
+
 def one_composition(data):
     cell = bulk("Cu", cubic=True)
     cell.symbols[0] = "Pd"
@@ -255,6 +290,9 @@ FAULTS = [
     (force_outlier, "force-outliers", "warning"),
     (adsorption_and_total, "mixed-energies", "error"),
     (same_composition_two_codes, "mixed-energies", "error"),
+    (formation_energies_with_silver, "mixed-energies", "error"),
+    (total_energies_with_silver, "mixed-energies", "error"),
+    (adsorption_energies_on_one_slab, "mixed-energies", "error"),
     (one_composition, "rank-deficient", "warning"),
     (rare_element, "few-samples", "warning"),
     (far_atom, "isolated-atoms", "warning"),
@@ -290,6 +328,29 @@ def test_clean_data_passes_without_a_word(clean, tmp_path):
     assert report.n_structures == report.n_energies == report.n_forces == len(clean)
 
 
+def test_total_energies_pass_without_a_word(clean, tmp_path):
+    """The control of the faults above: the same structures, one meaning."""
+    data = _copies(clean)
+    total_energies(data)
+    write(tmp_path / "data.extxyz", data)
+    assert check_files(tmp_path / "data.extxyz").findings == ()
+
+
+def test_a_file_of_another_code_is_noticed(clean, tmp_path):
+    data = _copies(clean)
+    total_energies(data)
+    first, second = data[::2], data[1::2]
+    write(tmp_path / "a.extxyz", first)
+    write(tmp_path / "b.extxyz", second)
+    assert check_files(tmp_path).findings == ()
+    for atoms in second:  # other pseudopotentials: other zeros of energy
+        shift = sum({"Cu": -1350.0, "Pd": -800.0, "Ag": -1000.0}[name] for name in atoms.symbols)
+        _relabel(atoms, energy=atoms.calc.results["energy"] + shift)
+    write(tmp_path / "b.extxyz", second)
+    (finding,) = [f for f in check_files(tmp_path).findings if f.code == "mixed-energies"]
+    assert finding.severity == "error"
+
+
 def test_right_forces_along_a_trajectory_pass(clean, tmp_path):
     data = _copies(clean)
     _interleave(data)
@@ -307,6 +368,38 @@ def test_the_right_keys_silence_the_finding(clean, tmp_path):
 def test_an_empty_file_is_an_error(tmp_path):
     (tmp_path / "empty.extxyz").write_text("")
     assert [finding.code for finding in check_files(tmp_path / "empty.extxyz").findings] == ["empty"]
+
+
+def _facts(structures):
+    return [
+        Facts(
+            name=str(number),
+            source="data",
+            composition=np.bincount(atoms.numbers, minlength=119),
+            energy=atoms.calc.results["energy"],
+        )
+        for number, atoms in enumerate(structures)
+    ]
+
+
+def test_the_element_that_changes_the_meaning_is_named(clean):
+    data = _copies(clean)
+    formation_energies_with_silver(data)
+    found = find_break(_facts(data))
+    assert found.where == "with Ag"
+    assert len(found.facts) == sum("Ag" in atoms.symbols for atoms in data)
+    right = _copies(clean)
+    assert find_break(_facts(right)) is None
+    total_energies(right)
+    assert find_break(_facts(right)) is None
+
+
+def test_an_element_that_hides_the_change_in_its_reference_is_named(clean):
+    data = _copies(clean)
+    adsorption_energies_on_one_slab(data)
+    found = find_break(_facts(data))
+    assert found.where == "with Pd"
+    assert "an atom of Pd would cost" in found.words
 
 
 @pytest.mark.parametrize(("folder", "n_structures", "errors"), [("co2-ni100", 792, 0), ("mlearn", 979, 0)])
