@@ -8,7 +8,7 @@ Geometry and labels are float64 on the CPU; the loop moves a batch to its device
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,7 @@ class LabelledGraph:
         forces: [n_atoms, 3] (eV/Å), NaN for atoms without a label, or None.
         stress: [3, 3] (eV/Å³) or None.
         free: [n_atoms] bool, False for constrained atoms.
-        index: Position in the data set.
-        info: What the file says: "source", "index" in it, identifiers.
+        index: Position in the data set; what the file says about the structure is ``GraphDataset.info(index)``.
     """
 
     graph: AtomGraph
@@ -44,7 +43,6 @@ class LabelledGraph:
     stress: Tensor | None
     free: Tensor
     index: int = 0
-    info: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -172,10 +170,10 @@ class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
             positions=_tensor(data["positions"][atoms]),
             atomic_numbers=_tensor(data["numbers"][atoms], np.int64),
             tags=_tensor(data["tags"][atoms], np.int64),
-            cell=_tensor(data["cell"][index]).reshape(1, 3, 3),
-            pbc=_tensor(data["pbc"][index]).reshape(1, 3),
-            graph_of_atom=torch.zeros(n_atoms, dtype=torch.long),
-            centre=torch.from_numpy(np.repeat(np.arange(n_atoms), data["n_neighbors"][atoms])),
+            cell=_tensor(data["cell"][index].reshape(1, 3, 3)),
+            pbc=_tensor(data["pbc"][index : index + 1]),
+            graph_of_atom=torch.from_numpy(np.zeros(n_atoms, dtype=np.int64)),
+            centre=torch.from_numpy(np.arange(n_atoms).repeat(data["n_neighbors"][atoms])),
             neighbor=_tensor(data["neighbor"][edges], np.int64),
             shift=_tensor(data["shift"][edges], np.int64),
         )
@@ -185,10 +183,9 @@ class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
             graph=graph,
             energy=None if np.isnan(energy) else energy,
             forces=None if np.isnan(forces).all() else _tensor(forces),
-            stress=None if np.isnan(stress).all() else _tensor(stress).reshape(3, 3),
+            stress=None if np.isnan(stress).all() else _tensor(stress.reshape(3, 3)),
             free=_tensor(data["free"][atoms]),
             index=index,
-            info=self.info(index),
         )
 
 

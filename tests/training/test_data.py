@@ -65,9 +65,10 @@ def test_every_format_gives_raw_labels_and_constraints(tmp_path, ending):
         np.testing.assert_allclose(item.stress, atoms.get_stress(voigt=False, apply_constraint=False), atol=1e-8)
         assert item.energy == pytest.approx(atoms.calc.results["energy"], abs=1e-7)
         assert item.free.tolist() == [False, False] + [True] * (len(atoms) - 2)
-        assert item.info["sid"] == index // 2
-        assert item.info["source"] == str(target)
-        assert item.info["index"] == index
+        said = dataset.info(index)
+        assert said["sid"] == index // 2
+        assert said["source"] == str(target)
+        assert said["index"] == index
 
 
 def test_graphs_are_those_of_the_neighbour_list(extxyz, tmp_path):
@@ -177,7 +178,7 @@ def test_pickled_lmdb_is_read_only_when_trusted(tmp_path):
     assert len(dataset) == 12
     for index in (0, 11):
         assert dataset[index].energy == -1.25
-        assert dataset[index].info["sid"] == 77
+        assert dataset.info(index)["sid"] == 77
         assert dataset[index].graph.tags.unique().tolist() == [1]
         assert int((~dataset[index].free).sum()) == 2
         assert bool((dataset[index].forces == 1).all())
