@@ -9,6 +9,7 @@
 #SBATCH --signal=B:TERM@60
 #SBATCH --requeue
 set -euo pipefail
+mkdir -p runs
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # The job stops by itself ten minutes before the wall time, with a state from which the next one goes on exactly.

@@ -1,13 +1,29 @@
-"""Every example runs in its quick mode, prints what it promises and leaves its files."""
+"""Every example runs in its quick mode, prints what it promises and leaves its files; every YAML can be read."""
 
+import json
+import os
+import re
 import runpy
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from ase.build import add_adsorbate, fcc111
+from ase.calculators.emt import EMT
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import write
 
 from faenet_calc import pretrained
+from faenet_calc.training.config import load_config
+from faenet_calc.training.generate import load_recipe
 
-# Example → (words in its output, files it leaves).
+REPOSITORY = Path(__file__).parents[2]
+PYTHON = sorted(path.relative_to(REPOSITORY / "examples").as_posix() for path in REPOSITORY.glob("examples/**/*.py"))
+SHELL = sorted(path.relative_to(REPOSITORY / "examples").as_posix() for path in REPOSITORY.glob("examples/**/*.sh"))
+YAML = sorted([*REPOSITORY.glob("examples/**/*.y*ml"), *REPOSITORY.glob("pretrained/*/*.y*ml")])
+
+# Example → (words in its output, files it leaves). An example that is not named here fails.
 EXAMPLES = {
     "single_point.py": (["eV/Å", "Cu(111)", "stress"], ["single_point.txt"]),
     "relax_co_cu111.py": (
@@ -21,22 +37,50 @@ EXAMPLES = {
     "equation_of_state.py": (["lattice constant", "bulk modulus"], ["equation_of_state.png"]),
     "uncertainty.py": (["spread over frames", "committee"], ["uncertainty.txt"]),
     "import_upstream.py": (["converted", "as it is", "direct"], ["imported.safetensors"]),
+    "active_learning.py": (
+        ["MD steps until unsure"],
+        ["first.extxyz", "2/labels.extxyz", "2/member-1/best.safetensors"],
+    ),
 }
-NEEDS_NO_MODEL = {"import_upstream.py"}
+NEEDS_NO_MODEL = {"import_upstream.py", "active_learning.py"}
+LINES = {"active_learning.py": 140}  # longest, where not 80
+TINY = (
+    "run.max_epochs=2", "model.hidden_channels=48", "model.filters=16", "model.interactions=1", "model.gaussians=8",
+    "model.cutoff=4.0", "run.tensorboard=false",
+)  # fmt: skip
+EPOCHS = "run.max_epochs=2"
+# Script → (arguments with DATA and OUT to be replaced, words in its output, files it leaves).
+SCRIPTS = {
+    "train/from_scratch.sh": (
+        ["DATA", "OUT", *(f"--set={setting}" for setting in TINY)],
+        ["16 structures", "test:", "best.safetensors"],
+        ["best.safetensors", "relaxed.extxyz", "report.html"],
+    ),
+    "train/finetune.sh": (
+        ["copper-s", "DATA", "OUT", f"--set={EPOCHS}", "--set=run.report=false"],
+        ["force MAE", "parameters are frozen"],
+        ["best.safetensors"],
+    ),
+    "train/torchrun.sh": (
+        ["DATA", "OUT", "--json", *(f"--set={setting}" for setting in TINY)],
+        ['"finished": "epochs"'],
+        ["best.safetensors", "steps.csv"],
+    ),
+    "train/slurm.sh": ([], ["preset: modern-m", "resubmitted"], []),
+}
 
 
-def test_every_example_is_tested_and_short(repository):
-    found = {path.name: path for path in (repository / "examples").glob("*.py")}
-    assert set(found) == set(EXAMPLES)
-    for name, path in found.items():
-        assert len(path.read_text().splitlines()) < 80, name
+@pytest.mark.parametrize("name", PYTHON)
+def test_every_example_is_tested_and_short(repository, name):
+    assert name in EXAMPLES
+    assert len((repository / "examples" / name).read_text().splitlines()) < LINES.get(name, 80)
 
 
 # pymatgen calls spglib in a way that spglib has deprecated.
 @pytest.mark.filterwarnings("ignore:Set OLD_ERROR_HANDLING:DeprecationWarning")
 # The imported model deletes sub-surface atoms, and says so.
 @pytest.mark.filterwarnings("ignore:this model deletes sub-surface atoms:UserWarning")
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", PYTHON)
 def test_example(repository, tmp_path, monkeypatch, capfd, name):
     if name not in NEEDS_NO_MODEL and not pretrained.names():
         pytest.skip("no model is shipped (pretrained/ has none), and the examples use the default one")
@@ -52,3 +96,96 @@ def test_example(repository, tmp_path, monkeypatch, capfd, name):
     for file in files:
         assert (tmp_path / "out" / file).stat().st_size > 0
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "files outside of --out"
+    if name == "active_learning.py":
+        _learnt(printed)
+
+
+def _learnt(table):
+    """Fine-tuning lowers the errors on what MD met, and what MD meets next is better known than what it met first."""
+    rows = [[float(word) for word in line.split()] for line in table.splitlines() if re.match(r" +\d+ ", line)]
+    assert [row[0] for row in rows] == [0, 1, 2]
+    before, after = [row[3] for row in rows], [row[4] for row in rows]
+    assert sum(after) < 0.8 * sum(before), table
+    assert before[-1] < before[0] or rows[-1][1] > rows[0][1], table
+
+
+def test_the_judge_of_active_learning_notices_a_model_that_does_not_learn():
+    with pytest.raises(AssertionError):
+        _learnt("\n".join(f"{number:>10} {20 - number:>23} 12 {150 + number:>36} {150:>19}" for number in range(3)))
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Rattled slabs with EMT labels."""
+    structures = []
+    for seed in range(16):
+        atoms = fcc111("Cu", (1, 2, 3), vacuum=6.0, periodic=True)
+        add_adsorbate(atoms, "O", 1.3, "fcc")
+        atoms.info = {"slab": seed % 8}
+        atoms.rattle(0.05, seed=seed)
+        atoms.calc = EMT()
+        atoms.calc = SinglePointCalculator(atoms, energy=atoms.get_potential_energy(), forces=atoms.get_forces())
+        structures.append(atoms)
+    path = tmp_path_factory.mktemp("data") / "slabs.extxyz"
+    write(path, structures)
+    return path
+
+
+# Stand-ins for a queue: one node, jobs run at once, and instead of training the settings are printed. The options of
+# torchrun are read by its own parser.
+QUEUE = {
+    "scontrol": "#!/bin/sh\necho localhost\n",
+    "srun": '#!/bin/sh\nexec "$@"\n',
+    "sbatch": '#!/bin/sh\necho resubmitted "$@"\n',
+    "torchrun": f"""#!{sys.executable}
+import subprocess, sys
+from torch.distributed.run import parse_args
+found = parse_args(sys.argv[1:])
+assert found.module and found.rdzv_backend == "c10d"
+command = ["{sys.executable}", "-m", found.training_script, *found.training_script_args, "--dry-run"]
+print(subprocess.check_output(command, text=True))
+print('{{"finished": "interrupted"}}')
+""",
+}
+
+
+@pytest.mark.parametrize("name", SHELL)
+def test_script(repository, tmp_path, labelled, name):
+    assert name in SCRIPTS
+    words, expected, files = SCRIPTS[name]
+    path = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    if name == "train/slurm.sh":
+        (tmp_path / "queue").mkdir()
+        for command, text in QUEUE.items():
+            (tmp_path / "queue" / command).write_text(text)
+            (tmp_path / "queue" / command).chmod(0o755)
+        path.insert(0, str(tmp_path / "queue"))
+        (tmp_path / "examples").symlink_to(repository / "examples")
+    environment = {
+        **os.environ, "PATH": ":".join(path), "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1",
+        "FAENET_CALC_CACHE": str(tmp_path / "cache"), "SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1",
+        "SLURM_JOB_ID": "1",
+    }  # fmt: skip
+    given = [{"DATA": str(labelled), "OUT": str(tmp_path / "out")}.get(word, word) for word in words]
+    script = str(repository / "examples" / name)
+    done = subprocess.run(
+        ["bash", script, *given], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    for word in expected:
+        assert word in said, said
+    for file in files:
+        assert (tmp_path / "out" / file).stat().st_size > 0
+    if name == "train/torchrun.sh":
+        printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert len(printed) == 1, "one process speaks"
+        assert printed[0]["epochs"] == 2
+
+
+@pytest.mark.parametrize("path", YAML, ids=[str(path.relative_to(REPOSITORY)) for path in YAML])
+def test_yaml_is_read(path):
+    if path.parent.name == "recipes":
+        assert load_recipe(path).tasks > 0
+    else:
+        assert load_config(path).data.train, "a configuration names its data"

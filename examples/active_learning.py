@@ -1,0 +1,132 @@
+"""Active learning: MD until a committee disagrees, label what it met with a reference, fine-tune, repeat.
+
+python examples/active_learning.py [--quick] [--out FOLDER] [--start slab.extxyz] [--calculator my_package.MyDFT]
+
+OUT/0, OUT/1, … hold the MD runs, new labels and fine-tuned members of each generation; the same command goes on where a
+stopped one was.
+"""
+
+import argparse
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+from ase.build import add_adsorbate, fcc111
+from ase.calculators.calculator import Calculator
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import read
+
+from faenet_calc import FAENetCalculator, run_md
+from faenet_calc.drivers.md import MDStoppedWarning
+from faenet_calc.training.config import read_config
+from faenet_calc.training.generate.labels import build_calculator
+from faenet_calc.training.generate.recipe import CalculatorConfig
+from faenet_calc.training.loop import train
+from faenet_calc.writing import write_structures
+
+QUICK = {"members": 2, "steps": 200, "runs": 2, "labels": 4, "epochs": 30}  # tiny networks besides
+FULL = {"members": 4, "steps": 5000, "runs": 4, "labels": 10, "epochs": 200}
+TINY = ("model.hidden_channels=48", "model.filters=32", "model.interactions=2", "model.cutoff=4.0")
+SHORT = ("optim.batch_size=4", "optim.ema_decay=0.97")
+GENTLY = ("optim.lr=2e-3", "finetune.refit_references=false", "finetune.replay_fraction=0.5")
+
+
+def label(structures: list[Atoms], reference: Calculator, path: Path) -> None:
+    """Write structures with the energies and raw forces of the reference."""
+    for atoms in structures:
+        atoms.set_constraint()
+        atoms.calc = reference
+        atoms.calc = SinglePointCalculator(atoms, energy=atoms.get_potential_energy(), forces=atoms.get_forces())
+    write_structures(path, structures, overwrite=True)
+
+
+def committee(folder: Path, n_members: int, settings: list[str], before: list[Path]) -> list[Path]:
+    """Members of different seeds, trained from scratch or continued from those before."""
+    found = []
+    for seed in range(n_members):
+        own = [f"run.seed={seed}", f"run.out_dir={json.dumps(str(folder / f'member-{seed}'))}"]
+        own += [f"finetune.checkpoint={json.dumps(str(before[seed]))}"] if before else []
+        found.append(train(read_config("", [*settings, *own]), resume=True).checkpoint)
+    return found
+
+
+def disagreement(calc: FAENetCalculator, structures: list[Atoms]) -> list[float]:
+    """(eV/Å) the largest spread of a force over the committee in each structure."""
+    votes = calc.predict(structures, properties=("forces_var",))
+    return [float(np.sqrt(vote["forces_var"].sum(axis=1).max())) for vote in votes]
+
+
+def explore(folder: Path, models: list[Path], start: Atoms, args: argparse.Namespace) -> list[Atoms]:
+    """MD runs until the committee is unsure; from each, the structures on which it agrees least."""
+    calc, chosen = FAENetCalculator(models), []
+    if disagreement(calc, [start])[0] > args.max_std:
+        start.info = {"md_run": 0, "md_steps": 0}
+        return [start.copy()]
+    for seed in range(args.runs):
+        path = folder / f"md-{seed}.traj"
+        run = run_md(
+            start, calc, temperature_K=args.temperature, timestep_fs=2.0, steps=args.steps, seed=seed,
+            trajectory=path, overwrite=True, interval=5, check_interval=5, max_committee_std=args.max_std,
+        )  # fmt: skip
+        met = [*read(path, "1:"), run.atoms]
+        for number in np.argsort(disagreement(calc, met))[: -args.labels - 1 : -1]:
+            met[number].info = {"md_run": seed, "md_steps": run.n_steps}
+            chosen.append(met[number])
+    return chosen
+
+
+def force_error(models: list[Path], structures: list[Atoms]) -> float:
+    """(meV/Å) mean absolute error of the committee's average."""
+    answers = FAENetCalculator(models).predict(structures, properties=("forces",))
+    errors = [answer["forces"] - atoms.get_forces() for answer, atoms in zip(answers, structures, strict=True)]
+    return 1000 * float(np.abs(np.concatenate(errors)).mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="tiny networks and short runs: half a minute")
+    parser.add_argument("--out", type=Path, default=Path("demo-output/active-learning"), help="folder for files")
+    parser.add_argument("--start", type=Path, help="what to simulate; by default an adatom on Cu(111)")
+    parser.add_argument("--calculator", default="ase.calculators.emt.EMT", help="import path of the reference")
+    parser.add_argument("--temperature", type=float, default=800.0, help="K")
+    parser.add_argument("--max-std", type=float, default=0.3, help="eV/Å: spread of a force over the committee")
+    parser.add_argument("--generations", type=int, default=3)
+    parser.set_defaults(**FULL)
+    args = parser.parse_args()
+    vars(args).update(QUICK if args.quick else {})
+    args.out.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore", MDStoppedWarning)  # to be stopped is the purpose
+    reference = build_calculator(CalculatorConfig(factory=args.calculator))
+    start = fcc111("Cu", (2, 2, 3), a=3.6, vacuum=8.0, periodic=True)
+    add_adsorbate(start, "Cu", 2.0, "fcc")
+    start = read(args.start) if args.start else start
+    start.info = {}
+
+    data = [args.out / "first.extxyz"]  # small displacements; give your own set by putting it here
+    if not data[0].exists():
+        rattled = [start.copy() for _ in range(16)]
+        for seed, atoms in enumerate(rattled):
+            atoms.rattle(0.003 * (seed + 1), seed=seed)
+        label(rattled, reference, data[0])
+    common = ["data.val_fraction=0", f"data.cache_dir={json.dumps(str(args.out / 'graphs'))}", "run.report=false"]
+    common += [f"run.max_epochs={args.epochs}", *([*TINY, *SHORT] if args.quick else [])]
+    models = committee(args.out / "first", args.members, [*common, f"data.train={json.dumps([str(data[0])])}"], [])
+    print("generation   MD steps until unsure   new labels   force error on them (meV/Å): before   after fine-tuning")
+    for generation in range(args.generations):
+        folder = args.out / str(generation)
+        folder.mkdir(exist_ok=True)
+        new = folder / "labels.extxyz"
+        if not new.exists():
+            label(explore(folder, models, start, args), reference, new)
+        found = read(new, ":")
+        before = force_error(models, found)
+        more = [f"data.train={json.dumps([str(new)])}", f"finetune.replay={json.dumps([str(path) for path in data])}"]
+        models, data = committee(folder, args.members, [*common, *GENTLY, *more], models), [*data, new]
+        steps = np.mean([steps for _, steps in sorted({(a.info["md_run"], a.info["md_steps"]) for a in found})])
+        print(f"{generation:>10} {steps:>23.0f} {len(found):>12} {before:>36.0f} {force_error(models, found):>19.0f}")
+
+
+if __name__ == "__main__":
+    main()
