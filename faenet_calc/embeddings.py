@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from faenet_calc import elements
 from faenet_calc.config import AtomEmbeddingConfig, ModelConfig
-from faenet_calc.messages import Act
+from faenet_calc.messages import Act, sum_of_rows
 
 
 class GaussianBasis(nn.Module):
@@ -154,11 +154,8 @@ class EdgeStates:
             terms.append((functional.linear(self.shared, for_shared), self.row))
         if not terms:
             return functional.linear(self.own, weight, bias)
-        values, index = terms[0]
-        total = (values + bias).index_select(0, index)
-        for values, index in terms[1:]:
-            total.add_(values.index_select(0, index))
-        return total.addmm_(self.own, weight.t())
+        (values, index), *others = terms
+        return sum_of_rows((values + bias, index), *others).addmm_(self.own, weight.t())
 
 
 class EdgeEmbedding(nn.Module):

@@ -4,7 +4,7 @@
 
 Tensors with a row per edge are the largest of a step. Autograd would keep and read again each that a formula passes
 through; here z and s are kept, and the first and second derivatives (gradient forces are trained through the second)
-take one pass each:
+are computed from them, some edges at a time, so that what is in between stays in the cache:
 
     σ'(z) = s + σ (1 - s)             σ''(z) = s (1 - s) (2 + z - 2σ)
 
@@ -16,7 +16,7 @@ take one pass each:
 | dL/dm_i | ``slope`` [n_nodes, F], looked up at ``centre`` |
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -28,6 +28,9 @@ from torch.nn import functional
 from faenet_calc.config import Activation
 
 Act = Callable[[Tensor], Tensor]
+
+NUMBERS_AT_ONCE = 1 << 18
+"""Of a tensor with a row per edge; 1 MB in float32."""
 
 
 def activation(name: Activation) -> Act:
@@ -45,6 +48,18 @@ def swish_messages(z: Tensor, x: Tensor, weight: Tensor | None, centre: Tensor, 
     return cast(Tensor, _Messages.apply(z, x, weight, centre, neighbor))  # type: ignore[no-untyped-call]
 
 
+def sum_of_rows(*looked_up: tuple[Tensor, Tensor]) -> Tensor:
+    """Σ values[index] for pairs (values [n_k, F], index [n_edges]), [n_edges, F]."""
+    values, indices = zip(*looked_up, strict=True)
+    return cast(Tensor, _SumOfRows.apply(indices, *values))  # type: ignore[no-untyped-call]
+
+
+def _parts(rows: Tensor) -> Iterator[slice]:
+    """Slices of a tensor [n, F] that are worked on together."""
+    step = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[1]))
+    return (slice(start, start + step) for start in range(0, len(rows), step))
+
+
 def _first(value: Tensor, s: Tensor) -> Tensor:
     """σ' from σ and s."""
     return torch.lerp(value, value.new_ones(()), s)
@@ -55,9 +70,24 @@ def _second(z: Tensor, value: Tensor, s: Tensor) -> Tensor:
     return torch.add(z, value, alpha=-2).add_(2.0).mul_(torch.addcmul(s, s, s, value=-1))
 
 
-def _sum_at(index: Tensor, rows: Tensor, like: Tensor) -> Tensor:
-    """Rows [n_edges, F] summed at nodes, in the shape of ``like``."""
-    return torch.zeros_like(like).index_add_(0, index, rows)
+class _SumOfRows(Function):
+    @staticmethod
+    def forward(ctx: Any, indices: tuple[Tensor, ...], *values: Tensor) -> Tensor:
+        ctx.indices, ctx.sizes = indices, [len(value) for value in values]
+        total = values[0].index_select(0, indices[0])
+        for part in _parts(total):
+            for value, index in zip(values[1:], indices[1:], strict=True):
+                total[part] += value.index_select(0, index[part])
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = slopes
+        sums = (
+            slope.new_zeros(size, slope.shape[1]).index_add(0, index, slope)
+            for size, index in zip(ctx.sizes, ctx.indices, strict=True)
+        )
+        return None, *sums
 
 
 class _Swish(Function):
@@ -91,10 +121,13 @@ class _SwishSlope(Function):
 class _Messages(Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, x: Tensor, weight: Tensor | None, centre: Tensor, neighbor: Tensor) -> Tensor:
-        s = torch.sigmoid(z)
+        s, total = torch.empty_like(z), torch.zeros_like(x)
+        for part in _parts(z):
+            torch.sigmoid(z[part], out=s[part])
+            rows = x.index_select(0, neighbor[part]).mul_(z[part]).mul_(s[part])
+            total.index_add_(0, centre[part], rows if weight is None else rows.mul_(weight[part]))
         ctx.save_for_backward(z, s, x, weight, centre, neighbor)
-        rows = x.index_select(0, neighbor).mul_(z).mul_(s)
-        return _sum_at(centre, rows if weight is None else rows.mul_(weight), x)
+        return total
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
@@ -117,37 +150,44 @@ class _MessagesSlope(Function):
         neighbor: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.save_for_backward(slope, z, s, x, weight, centre, neighbor)
-        value, rows = z * s, slope.index_select(0, centre)
-        of_edge, of_weight = x.index_select(0, neighbor).mul_(rows), None
-        if weight is not None:
-            of_weight = (of_edge * value).sum(dim=1, keepdim=True)
-            of_edge.mul_(weight)
-            rows.mul_(weight)
-        return _first(value, s).mul_(of_edge), _sum_at(neighbor, rows.mul_(value), x), of_weight
+        of_z, of_x = torch.empty_like(z), torch.zeros_like(x)
+        of_weight = None if weight is None else torch.empty_like(weight)
+        for part in _parts(z):
+            value, rows = z[part] * s[part], slope.index_select(0, centre[part])
+            of_edge = x.index_select(0, neighbor[part]).mul_(rows)
+            if weight is not None and of_weight is not None:
+                torch.sum(of_edge * value, dim=1, keepdim=True, out=of_weight[part])
+                of_edge.mul_(weight[part])
+                rows.mul_(weight[part])
+            torch.mul(_first(value, s[part]), of_edge, out=of_z[part])
+            of_x.index_add_(0, neighbor[part], rows.mul_(value))
+        return of_z, of_x, of_weight
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *seconds: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *seconds: Tensor) -> tuple[Tensor | None, ...]:
         """With D = <second, derivatives>, dD/d(slope, z, x, weight)."""
         slope, z, s, x, weight, centre, neighbor = ctx.saved_tensors
-        by_z, by_x, by_weight = seconds
-        assert by_z is not None and by_x is not None  # autograd fills in zeros
-        value = z * s
-        first = _first(value, s)
-        x_rows, by_x_rows = x.index_select(0, neighbor), by_x.index_select(0, neighbor)
-        slope_rows = slope.index_select(0, centre)
-        along = first * by_z  # of σ, where z moves along by_z
-        # Rows of dD/dslope before the weight: x σ' by_z + σ by_x, and below what they are times the slope.
-        moved = torch.addcmul(x_rows * along, value, by_x_rows)
-        of_weight, weighted = None, slope_rows
-        if weight is not None:
-            assert by_weight is not None
-            of_weight = (moved * slope_rows).sum(dim=1, keepdim=True)
-            moved.mul_(weight).add_(x_rows * value * by_weight)
-            weighted = slope_rows * weight
-            along.mul_(weight).add_(value * by_weight)
-            by_x_rows = torch.addcmul(by_x_rows * weight, x_rows, by_weight)
-        of_z = _second(z, value, s).mul_(by_z).mul_(x_rows).mul_(weighted)
-        of_z.addcmul_(first.mul_(by_x_rows), slope_rows)
-        of_x = _sum_at(neighbor, along.mul_(slope_rows), x)
-        return _sum_at(centre, moved, slope), of_z, None, of_x, of_weight, None, None
+        by_z, by_x, by_weight = seconds  # zeros where nothing depends on them
+        of_slope, of_z, of_x = torch.zeros_like(slope), torch.empty_like(z), torch.zeros_like(x)
+        of_weight = None if weight is None else torch.empty_like(weight)
+        for part in _parts(z):
+            at, to = neighbor[part], centre[part]
+            value = z[part] * s[part]
+            first = _first(value, s[part])
+            x_rows, by_x_rows, slope_rows = x.index_select(0, at), by_x.index_select(0, at), slope.index_select(0, to)
+            along = first * by_z[part]  # of σ, where z moves along by_z
+            moved = torch.addcmul(x_rows * along, value, by_x_rows)  # of the message, where x moves too
+            torch.mul(_second(z[part], value, s[part]), by_z[part], out=of_z[part])
+            if of_weight is not None:
+                w, by_w = weight[part], by_weight[part]
+                torch.sum(moved * slope_rows, dim=1, keepdim=True, out=of_weight[part])
+                turned = value.mul_(by_w)
+                moved.mul_(w).addcmul_(x_rows, turned)
+                along.mul_(w).add_(turned)
+                by_x_rows.mul_(w).addcmul_(x_rows, by_w)
+                x_rows.mul_(w)
+            of_slope.index_add_(0, to, moved)
+            of_x.index_add_(0, at, along.mul_(slope_rows))
+            of_z[part].mul_(x_rows).addcmul_(first, by_x_rows).mul_(slope_rows)
+        return of_slope, of_z, None, of_x, of_weight, None, None

@@ -8,8 +8,15 @@ from torch.nn import functional
 
 from faenet_calc.embeddings import EdgeStates
 from faenet_calc.layers import EdgeNodeLinear
-from faenet_calc.messages import swish, swish_messages
+from faenet_calc.messages import sum_of_rows, swish, swish_messages
 from faenet_calc.potential import build_potential
+
+
+@pytest.fixture(autouse=True, params=[1 << 18, 6], ids=["at once", "in parts"])
+def _parts(request, monkeypatch):
+    """All edges together, and two at a time."""
+    monkeypatch.setattr("faenet_calc.messages.NUMBERS_AT_ONCE", request.param)
+
 
 CENTRE, NEIGHBOR = torch.tensor([0, 0, 1, 2, 2, 2, 3]), torch.tensor([1, 2, 0, 1, 3, 0, 2])
 
@@ -65,6 +72,21 @@ def test_a_third_derivative_is_refused_not_wrong():
     (second,) = torch.autograd.grad(first.square().sum(), z, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         second.sum().backward()
+
+
+def test_sums_of_rows_are_sums_of_looked_up_rows():
+    (z, x), picked = _inputs(False), torch.tensor([3, 0, 0, 6, 1, 2, 5])
+
+    def plain(x, z):
+        return x[CENTRE] + x[NEIGHBOR] + z[picked]
+
+    def written(x, z):
+        return sum_of_rows((x, CENTRE), (x, NEIGHBOR), (z, picked))
+
+    assert torch.equal(written(x, z), plain(x, z))
+    assert gradcheck(written, [x, z])
+    assert gradgradcheck(lambda x, z: written(x, z).square(), [x, z])
+    assert not torch.equal(written(x, z), plain(x.flip(0), z))
 
 
 def test_swish_is_silu():
