@@ -3,11 +3,12 @@
     python benchmarks/heldout_errors.py metals-s metals-m metals-direct --data labels/metals/labels.extxyz \
         [--train train.extxyz] [--json rows.jsonl]
 
-A MODEL is a shipped name, a checkpoint, a peer's checkpoint (`peer_schnet.py`), or one of those with its frames, as in
-`metals-s:one`. Only structures marked `split=heldout` count where there are such; `--split test` takes those of another
-word. Errors are given in total, by the rule of the recipe that held a system out (a structure that several rules match
-counts for each), by kind of structure, by how it was sampled, by adsorbate and by metal, beside a mean predictor:
-element energies fitted to the training set (those of DATA marked `train` if no file is given) and no forces.
+A MODEL is a shipped name, a checkpoint (called by the name of its folder), a peer's checkpoint (`peer_schnet.py`), or
+one of those with its frames, as in `metals-s:one`. Only structures marked `split=heldout` count where there are such;
+`--split test` takes those of another word. Errors are given in total, by the rule of the recipe that held a system out
+(a structure that several rules match counts for each), by kind of structure, by how it was sampled, by adsorbate and by
+metal, beside a mean predictor: element energies fitted to the training set (those of DATA marked `train` if no file is
+given) and no forces.
 
 Energies are total energies. Columns: structures, systems, energy MAE and RMSE (meV/atom), MAE of the energy of a whole
 structure (eV, what enters an adsorption energy), force MAE and RMSE (meV/Å, per component, all atoms), force MAE on the
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from error_groups import GROUP_KINDS, Group, groups_of
 from numpy.typing import NDArray
 from peers.schnet import open_model
 
@@ -35,15 +37,12 @@ from faenet_calc.tags import ADSORBATE
 from faenet_calc.training import stats
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.data import GraphDataset, open_dataset
-from faenet_calc.training.generate.recipe import HeldOutRule, load_recipe
+from faenet_calc.training.generate.recipe import Recipe, load_recipe
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Group = tuple[str, str]
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
-ALL: Group = ("all", "")
-GROUP_KINDS = ("all", "why", "kind", "how", "adsorbate", "metal")
 MEAN_PREDICTOR = "mean predictor"
 # metric → (unit, heading)
 METRICS = {
@@ -92,55 +91,6 @@ class GroupErrors:
     n_structures: int
     n_systems: int
     values: Mapping[str, float]
-
-
-def rule_word(rule: HeldOutRule) -> str:
-    """Why a rule holds systems out, in words."""
-    if rule.adsorbate is not None:
-        return "unseen pair"
-    if rule.facet is not None:
-        return "unseen facet"
-    return "unseen alloy" if sum(letter.isupper() for letter in rule.substrate or "") > 1 else "unseen metal"
-
-
-def reasons(info: Mapping[str, Any], rules: Sequence[HeldOutRule]) -> list[str]:
-    """Why a structure was held out, by the rules that match it; "other" if it is marked but no rule does."""
-    said = {
-        "substrate": str(info.get("metal", "")).replace("-", ""),
-        "facet": info.get("facet"),
-        "adsorbate": info.get("adsorbate"),
-    }
-    found = [
-        rule_word(rule) for rule in rules if all(getattr(rule, word) in (None, value) for word, value in said.items())
-    ]
-    if not found and info.get("split") == "heldout":
-        return ["other"]
-    return list(dict.fromkeys(found))
-
-
-def structure_kind(info: Mapping[str, Any]) -> str | None:
-    """Adsorbate, clean, bulk or gas, from the name of the system; None where there is none."""
-    words = str(info.get("system", "")).split("_")
-    if len(words) < 2:
-        return None
-    return "gas" if words[0] == "gas" else {"bulk": "bulk", "clean": "clean"}.get(words[-1], "adsorbate")
-
-
-def groups_of(info: Mapping[str, Any], rules: Sequence[HeldOutRule]) -> list[Group]:
-    """The groups that a structure belongs to."""
-    groups = [ALL]
-    if info.get("split") == "heldout":
-        groups += [("why", word) for word in reasons(info, rules)]
-    kind = structure_kind(info)
-    if kind is not None:
-        groups.append(("kind", kind))
-    if "how" in info:
-        groups.append(("how", str(info["how"])))
-    if kind == "adsorbate":
-        groups.append(("adsorbate", str(info.get("adsorbate"))))
-    if kind in ("adsorbate", "clean", "bulk"):
-        groups.append(("metal", str(info.get("metal"))))
-    return groups
 
 
 def choose(dataset: GraphDataset, split: str | None, limit: int | None = None) -> Integers:
@@ -205,15 +155,13 @@ def _structure_error(dataset: GraphDataset, index: int, energy: float, forces: F
     )
 
 
-def summarize(
-    model: str, errors: Iterable[StructureError], dataset: GraphDataset, rules: Sequence[HeldOutRule]
-) -> list[GroupErrors]:
+def summarize(model: str, errors: Iterable[StructureError], dataset: GraphDataset, recipe: Recipe) -> list[GroupErrors]:
     """Errors by group; groups in the order of :data:`GROUP_KINDS`, then by name."""
     members: dict[Group, list[StructureError]] = {}
     systems: dict[Group, set[str]] = {}
     for error in errors:
         info = dataset.info(error.index)
-        for group in groups_of(info, rules):
+        for group in groups_of(info, recipe):
             members.setdefault(group, []).append(error)
             systems.setdefault(group, set()).add(str(info.get("system", "")))
     order = sorted(members, key=lambda group: (GROUP_KINDS.index(group[0]), group[1]))
@@ -300,7 +248,7 @@ class Candidate:
     """A model as named on the command line, with its data.
 
     Attributes:
-        name: As typed.
+        name: For the table.
         potential: The model.
         frames: Its frames.
         dataset: The labels, with edges of its cutoff.
@@ -317,7 +265,7 @@ def candidate(name: str, files: Sequence[Path], device: str | None) -> Candidate
     source, frames = split_name(name)
     potential = open_model(source, device=device)
     return Candidate(
-        name=name,
+        name=label(name),
         potential=potential,
         frames=frames,
         dataset=open_dataset(list(files), cutoff=potential.cutoff, max_neighbors=potential.config.graph.max_neighbors),
@@ -326,11 +274,18 @@ def candidate(name: str, files: Sequence[Path], device: str | None) -> Candidate
 
 def split_name(name: str) -> tuple[str, FramesChoice]:
     """``"metals-s:one"`` → ("metals-s", "one")."""
-    source, _, word = name.rpartition(":")
     for frames in ("one", "all", "exact"):
-        if source and word == frames:
-            return source, frames
+        if name.endswith(f":{frames}"):
+            return name.removesuffix(f":{frames}"), frames
     return name, "auto"
+
+
+def label(name: str) -> str:
+    """What a table calls a model: a checkpoint of a run goes by the name of the run's folder."""
+    source, frames = split_name(name)
+    path = Path(source)
+    short = path.resolve().parent.name if path.is_file() and path.suffix == ".safetensors" else source
+    return short if frames == "auto" else f"{short}:{frames}"
 
 
 def common(candidates: Sequence[Candidate], split: str | None, limit: int | None) -> Integers:
@@ -340,10 +295,8 @@ def common(candidates: Sequence[Candidate], split: str | None, limit: int | None
     for one in candidates:
         known = known_to(one.potential, dataset, known)
     if len(known) < len(chosen):
-        message = (
-            f"{len(chosen) - len(known)} of {len(chosen)} structures are left out: elements not in every training set"
-        )
-        print(message, file=sys.stderr)
+        left = f"{len(chosen) - len(known)} of {len(chosen)}"
+        print(f"{left} structures are left out: elements not in every training set", file=sys.stderr)
     if not len(known):
         raise InputError("no structure is made of elements that every model was trained on")
     return known
@@ -381,17 +334,17 @@ def main() -> None:
     arguments = parser().parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
-    rules = load_recipe(arguments.recipe).heldout
+    recipe = load_recipe(arguments.recipe)
     candidates = [candidate(name, arguments.data, arguments.device) for name in arguments.models]
     dataset = candidates[0].dataset
     indices = common(candidates, arguments.split, arguments.limit)
     found: list[GroupErrors] = []
     for one in candidates:
         errors = model_errors(one.potential, one.dataset, indices, one.frames)
-        found += summarize(one.name, errors, one.dataset, rules)
+        found += summarize(one.name, errors, one.dataset, recipe)
     mean = baseline(dataset, indices, arguments.train)
     if mean is not None:
-        found += summarize(MEAN_PREDICTOR, mean, dataset, rules)
+        found += summarize(MEAN_PREDICTOR, mean, dataset, recipe)
     print(table([part for part in found if part.group[0] in arguments.groups]))
     if arguments.json is not None:
         write_rows(arguments.json, rows("heldout_errors", found))

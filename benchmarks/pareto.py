@@ -29,7 +29,7 @@ import torch
 from ase import Atoms
 from ase.build import fcc111
 from ase.calculators.calculator import Calculator
-from heldout_errors import candidate, common, metrics, model_errors, split_name, write_rows
+from heldout_errors import candidate, common, label, metrics, model_errors, split_name, write_rows
 from peers.schnet import open_model
 
 from faenet_calc import FAENetCalculator
@@ -201,7 +201,7 @@ def calculators_of(arguments: argparse.Namespace) -> dict[str, Calculator]:
     for name in arguments.models:
         source, frames = split_name(name)
         potential = open_model(source, device="cpu")
-        found[name] = FAENetCalculator(potential, frames=frames, on_unknown_element="ignore")
+        found[label(name)] = FAENetCalculator(potential, frames=frames, on_unknown_element="ignore")
     if arguments.reference:
         module, _, factory = arguments.reference.rpartition(".")
         found[arguments.reference] = getattr(importlib.import_module(module), factory)()
@@ -229,7 +229,7 @@ def main() -> None:
     arguments = parser().parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    names = arguments.models
+    names = [label(name) for name in arguments.models]
     errors = measured_errors(arguments) if arguments.errors is None else stored_errors(arguments.errors, names)
     times = call_times(calculators_of(arguments), arguments.repeats)
     nothing = dict.fromkeys(ERRORS, math.nan)

@@ -9,7 +9,7 @@ data.train=[...]` names others). Both train `torch_geometric.nn.models.SchNet` o
 does, stress.
 
 What is the same: training, validation and test sets, element references and energy scale, forces = -dE/dx, loss and its
-weights, about 120 atoms per step, AdamW, warm-up and cosine schedule, averaged weights, choice of the best by
+weights, about 120 atoms per step, optimiser, warm-up and cosine schedule, averaged weights, choice of the best by
 validation. What is SchNet's own: network (`--interactions`, `--hidden`, `--filters`, `--gaussians`; PyG's defaults),
 cutoff and highest learning rate. Edges come from our periodic neighbour list, without a cap: PyG's own `radius_graph`
 knows no cell and takes 32 neighbours at most.
@@ -29,6 +29,7 @@ from heldout_errors import (
     MEAN_PREDICTOR,
     RECIPE,
     GroupErrors,
+    label,
     mean_errors,
     model_errors,
     rows,
@@ -86,10 +87,10 @@ def build(prepared: Prepared, size: SchNetSize, device: torch.device) -> SchNetP
 
 def compare(potential: SchNetPotential, prepared: Prepared, recipe: Path, beside: list[str]) -> list[GroupErrors]:
     """Errors on the test set (the validation set if there is none) of SchNet, models of ours and the mean predictor."""
-    rules, train = load_recipe(recipe).heldout, prepared.train
+    made_by, train = load_recipe(recipe), prepared.train
     name = "val" if prepared.test is None else "test"
     part = prepared.test or prepared.val
-    found = summarize(NAME, model_errors(potential, part.dataset, part.indices), part.dataset, rules)
+    found = summarize(NAME, model_errors(potential, part.dataset, part.indices), part.dataset, made_by)
     for word in beside:
         source, frames = split_name(word)
         model = open_model(source, device=str(potential.device))
@@ -100,9 +101,9 @@ def compare(potential: SchNetPotential, prepared: Prepared, recipe: Path, beside
             progress=False,
         )
         dataset, indices = same[name].dataset, same[name].indices
-        found += summarize(word, model_errors(model, dataset, indices, frames), dataset, rules)
+        found += summarize(label(word), model_errors(model, dataset, indices, frames), dataset, made_by)
     mean = mean_errors(train.dataset, train.indices, part.dataset, part.indices)
-    return found + summarize(MEAN_PREDICTOR, mean, part.dataset, rules)
+    return found + summarize(MEAN_PREDICTOR, mean, part.dataset, made_by)
 
 
 def report(out: Path, fitted: Fitted, prepared: Prepared, size: SchNetSize, budget_s: float) -> None:

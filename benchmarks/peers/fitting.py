@@ -1,6 +1,6 @@
 """The training loop of a peer: our loss, batches, optimiser, schedule and averaged weights, for a budget of CPU time.
 
-    batch → prediction → loss → gradient → AdamW → averaged weights, validated like our own; the best weights are kept
+    batch → prediction → loss → gradient → optimiser → averaged weights, validated like our own; the best are kept
 
 The schedule anneals the learning rate over the budget. Time is CPU time of all threads on a CPU (the machine may be
 busy) and wall time on a GPU; validations count, reading the data does not.
@@ -20,8 +20,9 @@ from faenet_calc.training.assessment import assess
 from faenet_calc.training.batches import Indices, epoch_batches
 from faenet_calc.training.data import collate
 from faenet_calc.training.loss import Loss
+from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Prepared
-from faenet_calc.training.schedule import Schedule, WeightAverage, parameter_groups
+from faenet_calc.training.schedule import Schedule, WeightAverage
 
 RESERVE = 0.03  # share of the budget that is kept for the last validation, as in our own loop
 
@@ -69,9 +70,7 @@ class Fit:
         optim = self.config.optim
         assert optim.batch_size is not None and optim.warmup_steps is not None
         self.batch_size = optim.batch_size * optim.accumulate
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(potential.model, optim.weight_decay), lr=optim.lr, betas=(0.9, optim.beta2), fused=True
-        )
+        self.optimizer = build_optimizer(potential.model, optim)
         self.average = WeightAverage(potential.model, optim.ema_decay)
         self.schedule = Schedule(config=optim, n_steps=None, time_limit_s=budget_s, warmup_steps=optim.warmup_steps)
         self.step_number = self.best_step = 0

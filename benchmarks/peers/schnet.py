@@ -16,8 +16,7 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch_geometric.nn.models import SchNet
 
-from faenet_calc import load_potential
-from faenet_calc.checkpoint import pick_device
+from faenet_calc.checkpoint import load_potential, pick_device
 from faenet_calc.config import (
     EnergyConfig,
     FramesConfig,
@@ -73,10 +72,10 @@ class SchNetNetwork(nn.Module):
         self.schnet = SchNet(**asdict(size), cutoff=cutoff, interaction_graph=self.edges)
 
     def forward(
-        self, framed: FramedGraph, vectors: Tensor, distances: Tensor, edge_of_copy: Tensor | None
+        self, framed: FramedGraph, vectors: Tensor, distances: Tensor, distance_of_copy: Tensor | None
     ) -> NetworkOutput:
         """Energies of all copies; arguments as in :meth:`faenet_calc.faenet.FAENet.forward`."""
-        per_copy = distances if edge_of_copy is None else distances.index_select(0, edge_of_copy)
+        per_copy = distances if distance_of_copy is None else distances.index_select(0, distance_of_copy)
         self.edges.edge_index, self.edges.distances = torch.stack([framed.neighbor, framed.centre]), per_copy
         numbers = framed.graph.atomic_numbers.index_select(0, framed.atom_of_node)
         # Every atom is its own "molecule" for SchNet's readout: the sum over atoms is ours.

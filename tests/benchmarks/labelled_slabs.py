@@ -34,6 +34,7 @@ def words(split: str, adsorbate: str = "none", facet: str = "fcc111") -> dict[st
     return {
         "system": f"Cu_{facet}_{last}",
         "split": split,
+        "recipe": "metals:sha256-0",
         "how": "rattle",
         "metal": "Cu",
         "facet": facet,

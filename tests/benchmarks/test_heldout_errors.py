@@ -4,18 +4,18 @@ import json
 
 import numpy as np
 import pytest
+from error_groups import groups_of, reasons
 from heldout_errors import (
     RECIPE,
     StructureError,
     baseline,
     choose,
-    groups_of,
     known_to,
+    label,
     main,
     mean_errors,
     metrics,
     model_errors,
-    reasons,
     rows,
     split_name,
     summarize,
@@ -30,8 +30,8 @@ from faenet_calc.training.generate.recipe import load_recipe
 
 
 @pytest.fixture(scope="module")
-def rules():
-    return load_recipe(RECIPE).heldout
+def recipe():
+    return load_recipe(RECIPE)
 
 
 @pytest.fixture
@@ -52,13 +52,16 @@ def labelled(tmp_path):
         ("Pd-Pt", "fcc111", "CO", ["other"]),
     ],
 )
-def test_the_rules_say_why(rules, metal, facet, adsorbate, expected):
-    info = {"metal": metal, "facet": facet, "adsorbate": adsorbate, "split": "heldout"}
-    assert reasons(info, rules) == expected
+def test_the_rules_say_why(recipe, metal, facet, adsorbate, expected):
+    info = {"metal": metal, "facet": facet, "adsorbate": adsorbate, "split": "heldout", "recipe": "metals:sha256-1"}
+    assert reasons(info, recipe) == expected
 
 
-def test_a_training_structure_is_not_held_out_for_any_reason(rules):
-    assert reasons({"metal": "Pd-Pt", "facet": "fcc111", "adsorbate": "CO", "split": "train"}, rules) == []
+def test_only_unseen_structures_of_the_recipe_have_a_reason(recipe):
+    info = {"metal": "Cu", "facet": "fcc211", "adsorbate": "O", "recipe": "metals:sha256-1", "split": "test"}
+    assert reasons(info, recipe) == ["unseen facet"]
+    assert reasons({**info, "split": "train"}, recipe) == reasons({**info, "split": "val"}, recipe) == []
+    assert reasons({**info, "recipe": "copper:sha256-1"}, recipe) == []
 
 
 @pytest.mark.parametrize(
@@ -70,13 +73,13 @@ def test_a_training_structure_is_not_held_out_for_any_reason(rules):
         ("Pt_fcc111_CO", "CO", {("kind", "adsorbate"), ("metal", "Pt"), ("adsorbate", "CO")}),
     ],
 )
-def test_groups(rules, system, adsorbate, expected):
+def test_groups(recipe, system, adsorbate, expected):
     info = {"system": system, "metal": system.split("_")[0], "facet": "x", "adsorbate": adsorbate, "split": "train"}
-    assert set(groups_of(info, rules)) == {("all", ""), *expected}
+    assert set(groups_of(info, recipe)) == {("all", ""), *expected}
 
 
-def test_structures_without_words_are_in_no_group_but_all(rules):
-    assert groups_of({"source": "a.xyz"}, rules) == [("all", "")]
+def test_structures_without_words_are_in_no_group_but_all(recipe):
+    assert groups_of({"source": "a.xyz"}, recipe) == [("all", "")]
 
 
 def test_errors_by_hand():
@@ -102,11 +105,11 @@ def test_errors_by_hand():
     assert "forces_mae" not in metrics([second])
 
 
-def test_a_model_has_the_errors_that_evaluate_gives(labelled, emt_potential, rules):
+def test_a_model_has_the_errors_that_evaluate_gives(labelled, emt_potential, recipe):
     dataset = open_dataset(labelled.info(0)["source"], cutoff=emt_potential.cutoff, cache_dir=labelled.place.parent)
     indices = np.array([0, 2, 4])
     expected = assess(emt_potential, dataset, indices).metrics
-    found = summarize("emt", model_errors(emt_potential, dataset, indices), dataset, rules)
+    found = summarize("emt", model_errors(emt_potential, dataset, indices), dataset, recipe)
     assert found[0].group == ("all", "") and found[0].n_structures == 3 and found[0].n_systems == 1
     for ours, theirs in (
         ("energy_mae", "energy_mae_per_atom"),
@@ -162,6 +165,11 @@ def test_frames_in_names():
     assert split_name("C:/models/a.safetensors") == ("C:/models/a.safetensors", "auto")
 
 
+def test_a_checkpoint_goes_by_the_name_of_its_folder(repository):
+    path = repository / "tests" / "data" / "emt-copper.safetensors"
+    assert [label("metals-s:one"), label(str(path)), label(f"{path}:one")] == ["metals-s:one", "data", "data:one"]
+
+
 def test_the_command(labelled, tmp_path, monkeypatch, capsys, repository):
     model = str(repository / "tests" / "data" / "emt-copper.safetensors")
     out = tmp_path / "rows.jsonl"
@@ -174,12 +182,12 @@ def test_the_command(labelled, tmp_path, monkeypatch, capsys, repository):
     assert "mean predictor" in printed.out and "| metal: Cu |" not in printed.out
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert {"benchmark", "model", "case", "metric", "value", "unit", "n_structures", "n_systems"} == set(found[0])
-    assert {row["model"] for row in found} == {model, "mean predictor"}
+    assert {row["model"] for row in found} == {"data", "mean predictor"}
     assert "metal=Cu" in {row["case"] for row in found}
 
 
-def test_table_and_rows_have_every_group(labelled, rules):
-    found = summarize("mean", mean_errors(labelled, np.arange(3), labelled, np.array([3, 4])), labelled, rules)
+def test_table_and_rows_have_every_group(labelled, recipe):
+    found = summarize("mean", mean_errors(labelled, np.arange(3), labelled, np.array([3, 4])), labelled, recipe)
     text = table(found)
     for word in (
         "| all | 2 | 2 | mean |",

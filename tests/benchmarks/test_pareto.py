@@ -84,7 +84,7 @@ def test_errors_are_read_from_rows(tmp_path):
 
 def test_the_command(tmp_path, monkeypatch, capsys, repository):
     model = str(repository / "tests" / "data" / "emt-copper.safetensors")
-    lines = [{"model": f"{model}:one", "case": "all", "metric": m, "value": 5.0} for m in ("energy_mae", "forces_mae")]
+    lines = [{"model": "data:one", "case": "all", "metric": m, "value": 5.0} for m in ("energy_mae", "forces_mae")]
     errors = tmp_path / "errors.jsonl"
     errors.write_text("".join(json.dumps(line) + "\n" for line in lines))
     outputs = ["--json", str(tmp_path / "rows.jsonl"), "--plot", str(tmp_path / "p.svg"), "--repeats", "2"]

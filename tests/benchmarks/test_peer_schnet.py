@@ -127,7 +127,7 @@ def test_the_command(files, tmp_path, monkeypatch, capsys, repository):
     main()
     assert "| all | 6 | 2 | PyG SchNet |" in capsys.readouterr().out
     rows = [json.loads(line) for line in (out / "errors.jsonl").read_text().splitlines()]
-    assert {row["model"] for row in rows} == {"PyG SchNet", ours, "mean predictor"}
+    assert {row["model"] for row in rows} == {"PyG SchNet", "data", "mean predictor"}
     described = json.loads((out / "training.json").read_text())
     assert described["structures"] == {"train": 8, "val": 4, "test": 6} and described["budget_s"] == 1.0
     assert isinstance(open_model(str(out / "schnet.safetensors"), "cpu"), SchNetPotential)

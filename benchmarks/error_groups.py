@@ -1,0 +1,68 @@
+"""Which groups a labelled structure belongs to: why it was held out, its kind, how it was sampled, what it is made of.
+
+Everything follows from the words that `faenet-calc data generate` writes beside the labels and from its recipe.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from faenet_calc.training.generate.recipe import HeldOutRule, Recipe
+
+Group = tuple[str, str]
+
+ALL: Group = ("all", "")
+GROUP_KINDS = ("all", "why", "kind", "how", "adsorbate", "metal")
+SEEN = ("train", "val")
+
+
+def rule_word(rule: HeldOutRule) -> str:
+    """Why a rule holds systems out, in words."""
+    if rule.adsorbate is not None:
+        return "unseen pair"
+    if rule.facet is not None:
+        return "unseen facet"
+    return "unseen alloy" if sum(letter.isupper() for letter in rule.substrate or "") > 1 else "unseen metal"
+
+
+def reasons(info: Mapping[str, Any], recipe: Recipe) -> list[str]:
+    """Why a structure of the recipe was held out, by the rules that match it; "other" if none does.
+
+    Empty for structures that were trained on or chose the weights (split=train or val), and for those of other recipes.
+    """
+    made_by = str(info.get("recipe", "")).partition(":")[0]
+    if made_by != recipe.name or info.get("split") in SEEN:
+        return []
+    said = {
+        "substrate": str(info.get("metal", "")).replace("-", ""),
+        "facet": info.get("facet"),
+        "adsorbate": info.get("adsorbate"),
+    }
+    found = [
+        rule_word(rule)
+        for rule in recipe.heldout
+        if all(getattr(rule, word) in (None, value) for word, value in said.items())
+    ]
+    return list(dict.fromkeys(found)) or ["other"]
+
+
+def structure_kind(info: Mapping[str, Any]) -> str | None:
+    """Adsorbate, clean, bulk or gas, from the name of the system; None where there is none."""
+    words = str(info.get("system", "")).split("_")
+    if len(words) < 2:
+        return None
+    return "gas" if words[0] == "gas" else {"bulk": "bulk", "clean": "clean"}.get(words[-1], "adsorbate")
+
+
+def groups_of(info: Mapping[str, Any], recipe: Recipe) -> list[Group]:
+    """The groups that a structure belongs to."""
+    groups = [ALL, *(("why", word) for word in reasons(info, recipe))]
+    kind = structure_kind(info)
+    if kind is not None:
+        groups.append(("kind", kind))
+    if "how" in info:
+        groups.append(("how", str(info["how"])))
+    if kind == "adsorbate":
+        groups.append(("adsorbate", str(info.get("adsorbate"))))
+    if kind in ("adsorbate", "clean", "bulk"):
+        groups.append(("metal", str(info.get("metal"))))
+    return groups
