@@ -33,7 +33,7 @@ import torch
 from ase import Atoms
 from ase.constraints import FixAtoms
 from ase.geometry import find_mic
-from rows import Row, Rows, rounded, show
+from rows import Row, Rows, model_words, rounded, show
 
 from faenet_calc import FAENetCalculator, load_potential, relax
 from faenet_calc.config import PotentialConfig, to_mapping
@@ -227,8 +227,8 @@ def main() -> None:
     systems = read_systems(arguments.data)
     trained = set(FAENetCalculator(arguments.start, device="cpu").trained_elements)
     chosen = arguments.sid or by_familiarity(systems, trained)[: arguments.systems]
-    settings = {key: getattr(arguments, key) for key in ("start", "steps", "test")}
-    rows = Rows(arguments.out, {"row": "header", **settings})
+    settings = {key: getattr(arguments, key) for key in ("steps", "test")}
+    rows = Rows(arguments.out, {"row": "header", **model_words(arguments.start), **settings})
     for sid in chosen:
         runs = systems[sid]
         first = runs["vasp"][0]

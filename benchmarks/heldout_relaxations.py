@@ -36,7 +36,7 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 from ase.constraints import FixAtoms
-from rows import Row, Rows, rounded, show
+from rows import Row, Rows, model_words, rounded, show
 from same_site import match_sites
 
 from faenet_calc import FAENetCalculator, relax
@@ -310,9 +310,9 @@ def main() -> None:
         return
     calc, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
     if arguments.phase == "compare":
-        show(compare(calc, rows))
+        show({**compare(calc, rows), **model_words(arguments.model)})
     else:
-        show(speed(calc, build_calculator(recipe.calculator), rows))
+        show({**speed(calc, build_calculator(recipe.calculator), rows), **model_words(arguments.model)})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from ase.constraints import FixAtoms
-from rows import Row, Rows, progress, rounded, show
+from rows import Row, Rows, model_words, progress, rounded, show
 
 from faenet_calc import FAENetCalculator, relax, run_md
 from faenet_calc.drivers import find_anomalies
@@ -182,12 +182,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     calc = FAENetCalculator(arguments.model, device="cpu", frames=arguments.frames)
-    settings = {"row": "header", "model": arguments.model, "frames": arguments.frames, "ps": arguments.ps}
-    rows, found = Rows(arguments.out / "rows.jsonl", settings), []
+    model = model_words(arguments.model)
+    header = {"row": "header", **model, "frames": arguments.frames, "ps": arguments.ps}
+    rows, found = Rows(arguments.out / "rows.jsonl", header), list[Row]()
     for row in run(calc, rows, arguments.only or list(SYSTEMS), arguments.out, arguments.ps):
         found.append(row)
         show({"benchmark": "nve_systems", **row})
-    show({"benchmark": "nve_systems", **summary(found)})
+    show({"benchmark": "nve_systems", **summary(found), **model})
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from ase.calculators.calculator import Calculator
 from ase.constraints import FixAtoms
 from ase.eos import EquationOfState
 from ase.vibrations import Vibrations
-from rows import Row, Rows, rounded, show
+from rows import Row, Rows, model_words, rounded, show
 
 from faenet_calc import FAENetCalculator, relax
 from faenet_calc.training.generate import Recipe, load_recipe
@@ -155,14 +155,14 @@ def compare(recipe: Recipe, calc: Any, reference: Rows) -> Row:
         keys = ("a", "c", "bulk_modulus_GPa", "frequencies")
         pairs = {key: [found[key], row[key]] for key in keys if found.get(key) is not None}
         numbers = {**pairs, "converged": [found["converged"], row["converged"]]}
-        show({"benchmark": "properties", "kind": kind, "name": name, **rounded(numbers, 3)})
+        show({"benchmark": "properties", "kind": kind, "name": name, **rounded(numbers)})
     summary: Row = {"benchmark": "properties", "summary": True, "outside_trained_elements": left_out}
     for metric, pairs_of in errors.items():
         size, true = np.abs(np.array(pairs_of)).T
         # Not the mean of percentages: soft modes are close to zero.
         percent = 100 * size.sum() / true.sum()
         parts = {"mean": float(size.mean()), "largest": float(size.max()), "percent_of_mean": float(percent)}
-        summary[metric] = {**rounded(parts, 3), "n": len(size)}
+        summary[metric] = {**rounded(parts, 4), "n": len(size)}
     return summary
 
 
@@ -195,7 +195,7 @@ def main() -> None:
         run_reference(recipe, build_calculator(recipe.calculator), arguments.out)
     else:
         calc = FAENetCalculator(arguments.model, device="cpu", dtype="float64")
-        show(compare(recipe, calc, Rows(arguments.reference)))
+        show({**compare(recipe, calc, Rows(arguments.reference)), **model_words(arguments.model)})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """Results of benchmarks as rows: one JSON object a line, appended as they come, so that a stopped run can go on."""
 
+import hashlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from faenet_calc import pretrained
 
 Row = dict[str, Any]
 
@@ -44,6 +47,12 @@ class Rows:
     def of(self, kind: str) -> list[Row]:
         """Rows whose ``row`` is ``kind``, in order."""
         return [row for row in self.rows if row.get("row") == kind]
+
+
+def model_words(model: str) -> Row:
+    """Name or path of a model, and the first digits of the sha256 of its file: rows of other weights do not mix."""
+    path = pretrained.path(model) if model in pretrained.names() else Path(model)
+    return {"model": model, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:12]}
 
 
 def show(row: Row) -> None:
