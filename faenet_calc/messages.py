@@ -29,8 +29,8 @@ from faenet_calc.config import Activation
 
 Act = Callable[[Tensor], Tensor]
 
-NUMBERS_AT_ONCE = 1 << 18
-"""Of a tensor with a row per edge; 1 MB in float32."""
+NUMBERS_AT_ONCE = 1 << 19
+"""Of a tensor with a row per edge; 2 MB in float32."""
 
 
 def activation(name: Activation) -> Act:
