@@ -9,6 +9,7 @@ import fcntl
 import json
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -19,10 +20,10 @@ from typing import Any, TextIO
 
 from ase import Atoms
 from ase.calculators.calculator import Calculator
-from tqdm import tqdm
 
 from faenet_calc.config import to_mapping
 from faenet_calc.errors import InputError
+from faenet_calc.progress import progress_bar
 from faenet_calc.training.generate.label_files import FILES, LabelFile, LabelFormat, append_text
 from faenet_calc.training.generate.labels import build_calculator, fingerprint, label
 from faenet_calc.training.generate.recipe import Recipe
@@ -95,10 +96,10 @@ def generate(
         todo = [task for task in plan(recipe) if task.index not in writer.done]
         end = None if time_limit_s is None else time.monotonic() + time_limit_s
         total = len(todo) + writer.progress.tasks
-        with tqdm(total=total, initial=writer.progress.tasks, unit="task", disable=not progress) as bar:
+        with progress_bar(shown=progress, total=total, initial=writer.progress.tasks, unit="task") as bar:
             for result in _results(recipe, todo, workers, end):
                 writer.append(result)
-                bar.set_postfix(labels=writer.progress.labels, failed=writer.progress.failed)
+                bar.set_postfix(labels=writer.progress.labels, failed=writer.progress.failed, refresh=False)
                 bar.update()
         return writer.progress
 
@@ -133,7 +134,16 @@ _worker: dict[str, Any] = {}  # of a worker process: its recipe and calculator
 
 
 def _begin(recipe: Recipe) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker.update(recipe=recipe, calculator=build_calculator(recipe.calculator))
+
+
+def _end_with_parent() -> None:
+    """A worker whose run was killed would wait for its next task for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run_in_worker(task: Task) -> _Result:
