@@ -26,11 +26,11 @@ from faenet_calc.training.generate.recipe import CalculatorConfig
 from faenet_calc.training.loop import train
 from faenet_calc.writing import write_structures
 
-QUICK = {"members": 2, "steps": 200, "runs": 2, "labels": 4, "epochs": 30}  # tiny networks besides
-FULL = {"members": 4, "steps": 5000, "runs": 4, "labels": 10, "epochs": 200}
+QUICK = {"members": 2, "steps": 100, "runs": 2, "labels": 5, "visits": 300}  # tiny networks besides
+FULL = {"members": 4, "steps": 5000, "runs": 4, "labels": 10, "visits": 20000}
 TINY = ("model.hidden_channels=48", "model.filters=32", "model.interactions=2", "model.cutoff=4.0")
 SHORT = ("optim.batch_size=4", "optim.ema_decay=0.97")
-GENTLY = ("optim.lr=2e-3", "finetune.refit_references=false", "finetune.replay_fraction=0.5")
+GENTLY = ("optim.lr=2e-3", "finetune.refit_references=false", "finetune.replay_fraction=0.4")
 
 
 def label(structures: list[Atoms], reference: Calculator, path: Path) -> None:
@@ -42,10 +42,14 @@ def label(structures: list[Atoms], reference: Calculator, path: Path) -> None:
     write_structures(path, structures, overwrite=True)
 
 
-def committee(folder: Path, n_members: int, settings: list[str], before: list[Path]) -> list[Path]:
-    """Members of different seeds, trained from scratch or continued from those before."""
+def committee(
+    folder: Path, data: Path, settings: list[str], before: list[Path], args: argparse.Namespace
+) -> list[Path]:
+    """Members of different seeds, trained from scratch or continued from those before; however few the new data."""
+    epochs = -(-args.visits * (1 if before else 2) // len(read(data, ":")))
+    settings = [*settings, f"data.train={json.dumps([str(data)])}", f"run.max_epochs={epochs}"]
     found = []
-    for seed in range(n_members):
+    for seed in range(args.members):
         own = [f"run.seed={seed}", f"run.out_dir={json.dumps(str(folder / f'member-{seed}'))}"]
         own += [f"finetune.checkpoint={json.dumps(str(before[seed]))}"] if before else []
         found.append(train(read_config("", [*settings, *own]), resume=True).checkpoint)
@@ -86,12 +90,12 @@ def force_error(models: list[Path], structures: list[Atoms]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny networks and short runs: half a minute")
+    parser.add_argument("--quick", action="store_true", help="tiny networks and short runs: a minute")
     parser.add_argument("--out", type=Path, default=Path("demo-output/active-learning"), help="folder for files")
     parser.add_argument("--start", type=Path, help="what to simulate; by default an adatom on Cu(111)")
     parser.add_argument("--calculator", default="ase.calculators.emt.EMT", help="import path of the reference")
-    parser.add_argument("--temperature", type=float, default=800.0, help="K")
-    parser.add_argument("--max-std", type=float, default=0.3, help="eV/Å: spread of a force over the committee")
+    parser.add_argument("--temperature", type=float, default=600.0, help="K")
+    parser.add_argument("--max-std", type=float, default=0.2, help="eV/Å: spread of a force over the committee")
     parser.add_argument("--generations", type=int, default=3)
     parser.set_defaults(**FULL)
     args = parser.parse_args()
@@ -111,8 +115,8 @@ def main() -> None:
             atoms.rattle(0.003 * (seed + 1), seed=seed)
         label(rattled, reference, data[0])
     common = ["data.val_fraction=0", f"data.cache_dir={json.dumps(str(args.out / 'graphs'))}", "run.report=false"]
-    common += [f"run.max_epochs={args.epochs}", *([*TINY, *SHORT] if args.quick else [])]
-    models = committee(args.out / "first", args.members, [*common, f"data.train={json.dumps([str(data[0])])}"], [])
+    common += [*TINY, *SHORT] if args.quick else []
+    models = committee(args.out / "first", data[0], common, [], args)
     print("generation   MD steps until unsure   new labels   force error on them (meV/Å): before   after fine-tuning")
     for generation in range(args.generations):
         folder = args.out / str(generation)
@@ -122,8 +126,8 @@ def main() -> None:
             label(explore(folder, models, start, args), reference, new)
         found = read(new, ":")
         before = force_error(models, found)
-        more = [f"data.train={json.dumps([str(new)])}", f"finetune.replay={json.dumps([str(path) for path in data])}"]
-        models, data = committee(folder, args.members, [*common, *GENTLY, *more], models), [*data, new]
+        replay = f"finetune.replay={json.dumps([str(path) for path in data])}"
+        models, data = committee(folder, new, [*common, *GENTLY, replay], models, args), [*data, new]
         steps = np.mean([steps for _, steps in sorted({(a.info["md_run"], a.info["md_steps"]) for a in found})])
         print(f"{generation:>10} {steps:>23.0f} {len(found):>12} {before:>36.0f} {force_error(models, found):>19.0f}")
 

@@ -43,7 +43,7 @@ EXAMPLES = {
     ),
 }
 NEEDS_NO_MODEL = {"import_upstream.py", "active_learning.py"}
-LINES = {"active_learning.py": 140}  # longest, where not 80
+LINES = {"active_learning.py": 150}  # longest, where not 80
 TINY = (
     "run.max_epochs=2", "model.hidden_channels=48", "model.filters=16", "model.interactions=1", "model.gaussians=8",
     "model.cutoff=4.0", "run.tensorboard=false",
