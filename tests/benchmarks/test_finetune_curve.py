@@ -9,6 +9,7 @@ import ase.io
 import numpy as np
 import pytest
 from ase.build import add_adsorbate, fcc111
+from ase.calculators.calculator import CalculationFailed
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms
@@ -147,3 +148,20 @@ def test_the_whole_command_and_going_on(data, start, tmp_path, monkeypatch, caps
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert again == rows[len(points) :]
     assert [path.name for path in tmp_path.iterdir()] == ["curve.jsonl"]
+
+
+class Broken(EMT):
+    """A model that cannot say anything."""
+
+    def predict(self, structures):
+        raise CalculationFailed(f"{len(structures)} structures, no finite energy")
+
+
+def test_a_model_that_fails_is_counted_and_ends_nothing(data):
+    runs = benchmark.read_systems(data)[11]
+    broken, nothing = (benchmark.measured(calc, runs, [0], 4, offset=True) for calc in (Broken(), None))
+    assert "no finite energy" in broken["failed"]
+    rows = [{"way": "x", "asked": 0, **row} for row in (broken, nothing, nothing)]
+    (found,) = benchmark.summary(rows)
+    assert (found["systems"], found["failed"]) == (3, 1)
+    assert found["same_run.forces_mae_eV_per_A"] == nothing["same_run"]["forces_mae_eV_per_A"] > 0
