@@ -85,9 +85,18 @@ def open_parts(
     dataset = open_files(data.train)
     found, notes = _split(dataset, data, has_val="val" in parts, has_test="test" in parts)
     parts |= found
+    if data.max_force is not None:
+        parts["train"], note = _without_large_forces(parts["train"], data.max_force)
+        notes.append(note)
     if not len(parts["train"]):
-        raise InputError(f"{len(dataset)} structures leave none for training; lower data.val_fraction")
+        raise InputError(f"{len(dataset)} structures leave none for training; look at data.val_fraction and max_force")
     return parts, notes
+
+
+def _without_large_forces(part: Part, limit: float) -> tuple[Part, str]:
+    kept = part.indices[stats.largest_forces(part.dataset)[part.indices] <= limit]
+    left_out = len(part.indices) - len(kept)
+    return Part(dataset=part.dataset, indices=kept), f"{left_out} training structures have forces beyond {limit} eV/Å"
 
 
 def _split(

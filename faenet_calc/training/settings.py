@@ -61,6 +61,7 @@ class DataConfig:
         test: Files of the test set.
         energy_key: Name of the energy in files; "auto" is ASE's calculator result.
         forces_key: Name of the forces in files; "auto" as above.
+        max_force: Training structures with a longer force (eV/Å) are left out; validation and test sets keep theirs.
         split: How sets are split off: auto, random, trajectory, composition, adsorbate, slab, file, info or key:NAME
             (see ``faenet-calc data split``).
         val_fraction: Share of the validation set.
@@ -75,6 +76,7 @@ class DataConfig:
     test: tuple[str, ...] = ()
     energy_key: str = "auto"
     forces_key: str = "auto"
+    max_force: float | None = None
     split: str = "auto"
     val_fraction: float = 0.1
     test_fraction: float = 0.0

@@ -139,6 +139,14 @@ def force_components(dataset: "GraphDataset", indices: Indices = None, *, free_o
     return components[np.isfinite(components)]
 
 
+def largest_forces(dataset: "GraphDataset") -> Floats:
+    """[n_structures] (eV/Å) the longest force of each structure, 0 where there are no labels."""
+    lengths = np.nan_to_num(np.linalg.norm(dataset.arrays["forces"], axis=1))
+    first = dataset.arrays["atom_end"] - dataset.n_atoms
+    longest: Floats = np.maximum.reduceat(lengths, first)
+    return longest
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spread:
     """A quantity over a data set.

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+from ase.io import read
+from small_set import write_small_set
+
+from faenet_calc.errors import InputError
+from faenet_calc.training.preparation import open_parts
+from faenet_calc.training.settings import DataConfig
+
+
+def parts_with(path, tmp_path, **settings):
+    data = DataConfig(train=(str(path),), split="random", cache_dir=str(tmp_path / "cache"), **settings)
+    return open_parts(data, cutoff=4.0, max_neighbors=None, progress=False)
+
+
+def test_structures_with_large_forces_are_left_out_of_training_alone(tmp_path):
+    path = write_small_set(tmp_path / "set.extxyz", 20, rattle=0.15)
+    longest = [np.linalg.norm(atoms.get_forces(apply_constraint=False), axis=1).max() for atoms in read(path, ":")]
+    limit = float(np.median(longest))
+    everything, _ = parts_with(path, tmp_path)
+    parts, notes = parts_with(path, tmp_path, max_force=limit)
+    assert np.array_equal(parts["val"].indices, everything["val"].indices)
+    assert sorted(parts["train"].indices) == sorted(i for i in everything["train"].indices if longest[i] <= limit)
+    assert 0 < len(parts["train"]) < len(everything["train"])
+    assert any("beyond" in note for note in notes)
+
+
+def test_a_limit_that_leaves_nothing_is_an_error(tmp_path):
+    path = write_small_set(tmp_path / "set.extxyz", 12)
+    with pytest.raises(InputError, match="max_force"):
+        parts_with(path, tmp_path, max_force=1e-9)
