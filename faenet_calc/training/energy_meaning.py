@@ -132,5 +132,5 @@ def _without(values: Floats, columns: Floats) -> tuple[Floats, Floats]:
     """What is left of values when the best combination of columns is taken off, and its coefficients."""
     if not columns.shape[1]:
         return values, np.empty(0)
-    coefficients: Floats = np.linalg.lstsq(columns, values, rcond=None)[0]
+    coefficients = np.asarray(np.linalg.lstsq(columns, values, rcond=None)[0], dtype=np.float64)
     return values - columns @ coefficients, coefficients
