@@ -109,10 +109,12 @@ def total_energies(path: Path) -> np.ndarray:
     return np.array([(a.get_potential_energy() + a.get_kinetic_energy()) / len(a) for a in snapshots])
 
 
-def line(times_ps: np.ndarray, energies: np.ndarray) -> tuple[float, float]:
-    """Slope (meV/atom/ps) of energies (eV/atom) and the deviation from the line (meV/atom)."""
+def line(times_ps: np.ndarray, energies: np.ndarray) -> tuple[float, float] | tuple[None, None]:
+    """Slope (meV/atom/ps) of energies (eV/atom) and deviation from the line (meV/atom); None for less than three."""
+    if len(energies) < 3:
+        return None, None
     slope, offset = np.polyfit(times_ps, 1e3 * energies, 1)
-    return float(slope), float(np.std(1e3 * energies - slope * times_ps - offset))
+    return round(float(slope), 5), round(float(np.std(1e3 * energies - slope * times_ps - offset)), 5)
 
 
 def conserve(name: str, system: System, calc: Any, folder: Path, ps: float) -> Row:
@@ -138,8 +140,8 @@ def conserve(name: str, system: System, calc: Any, folder: Path, ps: float) -> R
         "timestep_fs": step,
         "ps": round(result.n_steps * step / 1000, 3),
         "mean_temperature_K": round(float(np.mean(temperatures)), 1),
-        "drift_meV_per_atom_ps": round(slope, 5),
-        "std_meV_per_atom": round(deviation, 5),
+        "drift_meV_per_atom_ps": slope,
+        "std_meV_per_atom": deviation,
         "blown_up": result.stopped_because is not None,
         "stopped_because": result.stopped_because,
         "flags": list(find_anomalies(system.build(), result.atoms, tags="atoms")) if not start.pbc.all() else [],
@@ -165,7 +167,7 @@ def run(calc: Any, rows: Rows, names: list[str], folder: Path, ps: float) -> Ite
 def summary(found: list[Row]) -> Row:
     """The largest drift and how many systems lasted."""
     done = [row for row in found if row["row"] == "system"]
-    drifts = [abs(row["drift_meV_per_atom_ps"]) for row in done]
+    drifts = [abs(row["drift_meV_per_atom_ps"]) for row in done if row["drift_meV_per_atom_ps"] is not None]
     whole = sum(not row["blown_up"] for row in done)
     largest = rounded(max(drifts), 5) if drifts else None
     return {"summary": True, "not_blown_up": f"{whole} of {len(done)}", "largest_drift_meV_per_atom_ps": largest}

@@ -80,10 +80,14 @@ def test_a_stopped_run_gives_the_numbers_of_a_whole_one(calc, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:stopped after:UserWarning")
 def test_a_run_that_blows_up_says_so(calc, tmp_path, monkeypatch):
-    def too_hot(*args, **kwargs):
-        return run_md(*args, **kwargs | {"max_temperature_K": 1e-3} if kwargs["ensemble"] == "nve" else kwargs)
+    def strict(*args, **kwargs):
+        # Any change of the potential energy counts as an explosion, as soon as the run is left alone.
+        return run_md(*args, **kwargs | ({"max_energy_change": 1e-9} if kwargs["ensemble"] == "nve" else {}))
 
-    # A limit of 1 mK: the first look after the start stops the run.
-    monkeypatch.setattr(benchmark, "run_md", too_hot)
-    with pytest.raises(Exception, match="temperature"):
-        run(calc, tmp_path, 0.1)
+    monkeypatch.setattr(benchmark, "run_md", strict)
+    row, skipped = run(calc, tmp_path, 0.2)
+    assert row["blown_up"]
+    assert "exploded" in row["stopped_because"]
+    assert row["ps"] < 0.1
+    assert row["drift_meV_per_atom_ps"] is None
+    assert benchmark.summary([row, skipped])["not_blown_up"] == "0 of 1"
