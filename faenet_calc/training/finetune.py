@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import torch
 
 from faenet_calc import elements
 from faenet_calc.checkpoint import load_potential
@@ -38,16 +39,40 @@ def refitted(
 ) -> tuple[Potential, list[str]]:
     """The potential with references that fit the new data and the elements of both, ready to train, and notes."""
     notes = []
+    known = potential.config.trained_elements
+    if known:
+        twins = start_as_twins(potential, sorted(set(dataset.numbers) - set(known)))
+        notes += [f"{elements.symbol(new)} starts as a copy of {elements.symbol(old)}" for new, old in twins.items()]
     if config.refit_references:
         potential, change = aligned(potential, dataset, indices)
         words = ", ".join(f"{symbol} {value:+.3f}" for symbol, value in change.items())
         notes.append(f"references refitted to the new data (eV): {words}")
-    known = potential.config.trained_elements
     union = tuple(sorted({*known, *dataset.numbers})) if known else ()
     settings = dataclasses.replace(potential.config, trained_elements=union)
     fresh = Potential(settings)
     fresh.model = potential.model
     return fresh.train().requires_grad_(True), notes
+
+
+def start_as_twins(potential: Potential, new: list[int]) -> dict[int, int]:
+    """Embed elements that were never trained on as the trained ones with the nearest properties; new → trained.
+
+    Messages are products of embeddings, block after block: an embedding far from all trained ones, random as it is,
+    can give energies of 1e15 eV, which no training repairs. The copy is told apart by training.
+    """
+    embedding = potential.model.atom_embedding
+    tables = [embedding.emb.weight, embedding.phys_emb.period, embedding.phys_emb.group]
+    tables += [embedding.phys_emb.properties] if embedding.uses_properties else []
+    properties = elements.properties()
+    known = np.array(potential.config.trained_elements)
+    twins = {}
+    with torch.no_grad():
+        for number in new:
+            distance = np.linalg.norm(properties[known] - properties[number], axis=1)
+            twins[number] = int(known[distance.argmin()])
+            for table in tables:
+                table[number] = table[twins[number]]
+    return twins
 
 
 def open_replay(config: TrainConfig, before: Potential, after: Potential, *, progress: bool) -> Replay | None:
