@@ -1,6 +1,6 @@
 """How much faster is training than upstream-style training of the same network?
 
-    python benchmarks/training_throughput.py [--structures 12] [--repeats 3] [--frames stochastic all] [-o FILE]
+    python benchmarks/training_throughput.py [--structures 96] [--repeats 3] [--frames stochastic all] [-o FILE]
 
 Both sides train the paper's S2EF network from the same weights on the same adsorbate slabs, one CPU thread each. They
 are two processes, because one of the differences is how a process keeps its memory, and do a step in turns; CPU time is
@@ -162,7 +162,7 @@ def rates(n: int, mode: str, settings: LossConfig, repeats: int) -> dict[str, fl
 def main() -> None:
     """Compare the two sides, then time them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--structures", type=int, default=12)
+    parser.add_argument("--structures", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--frames", nargs="+", choices=["stochastic", "all"], default=["stochastic", "all"])
     parser.add_argument("-o", "--output", type=Path, help="rows are written here too")
