@@ -136,7 +136,7 @@ def test_the_command(files, tmp_path, monkeypatch, capsys, repository):
 def test_settings_of_one_of_our_runs_are_taken(repository):
     path = repository / "pretrained" / "co2-ni100" / "train.yaml"
     config = settings(parser().parse_args(["--config", str(path), "--out", "x"]))
-    assert (config.data.test_fraction, config.data.split, config.run.time_limit_s) == (0.1, "auto", 480.0)
+    assert (config.data.test_fraction, config.data.split, config.run.time_limit_s) == (0.1, "auto", 840.0)
     assert (config.optim.lr, config.optim.ema_decay) == (LR, 0.995)
 
 
