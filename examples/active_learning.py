@@ -3,7 +3,8 @@
 python examples/active_learning.py [--quick] [--out FOLDER] [--start slab.extxyz] [--calculator my_package.MyDFT]
 
 OUT/0, OUT/1, … hold the MD runs, new labels and fine-tuned members of each generation; the same command goes on where a
-stopped one was.
+stopped one was. The table's errors are on the newly labelled structures: "after" has them in the training set, so it
+shows that they were learnt, not how the model does elsewhere.
 """
 
 import argparse
