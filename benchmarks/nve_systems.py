@@ -5,8 +5,8 @@
 Slabs of 12 atoms with their lowest layer fixed and an adsorbate, and a bulk crystal, with the lattice constants of
 examples/recipes/metals.yaml. A system is relaxed, starts with Maxwell–Boltzmann momenta of twice its temperature (half
 of the kinetic energy goes into the lattice), is thermalised for 1 ps (Langevin) and then left alone. The time step
-follows the lightest atom: 0.5 fs with H (a tenth of the shortest period is 0.9 fs), 1 fs with C, N or O, 2 fs for
-metals. Precision and frames are what a user gets by default, unless `--frames` says otherwise.
+follows the lightest atom: 1 fs with H, 2 fs with C, N or O (an eighth of the shortest period in molecules), 4 fs for
+metals (a fiftieth of theirs). Precision and frames are what a user gets by default, unless `--frames` says otherwise.
 
 Drift is the slope of a straight line through the total energy over the whole run, fluctuation the deviation from it.
 A run has blown up if the driver stopped it (temperature, energy, overlapping atoms, numbers that are not finite);
@@ -43,7 +43,7 @@ EQUILIBRATION_PS, CHUNK_PS, SAMPLE_FS = 1.0, 5.0, 20.0
 def timestep_fs(atoms: Atoms) -> float:
     """By the lightest atom."""
     lightest = atoms.get_masses().min()
-    return 0.5 if lightest < 5 else 1.0 if lightest < 20 else 2.0
+    return 1.0 if lightest < 5 else 2.0 if lightest < 20 else 4.0
 
 
 def adsorbed(metal: str, facet: str, adsorbate: str, site: str) -> Atoms:
@@ -78,7 +78,7 @@ SYSTEMS = {
     "OH on Pt(111)": System(build=lambda: adsorbed("Pt", "fcc111", "OH", "ontop"), temperature_K=300),
     "O on Ru(0001)": System(build=lambda: adsorbed("Ru", "hcp0001", "O", "hcp"), temperature_K=500),
     "Au bulk": System(build=gold, temperature_K=500),
-    "CH3 on CuPd(100)": System(build=lambda: adsorbed("Cu50Pd50", "fcc100", "CH3", "ontop"), temperature_K=300),
+    "NO on CuPd(100)": System(build=lambda: adsorbed("Cu50Pd50", "fcc100", "NO", "ontop"), temperature_K=300),
 }
 
 

@@ -36,18 +36,22 @@ class MetalsReference(Calculator):
 
     Args:
         model: Nequix's name for its weights, found as ~/.cache/nequix/models/NAME.nqx or downloaded there by nequix.
+        in_parts: Compute Nequix's messages as `fast_nequix.py` does: about 2.5 times faster on a CPU.
     """
 
     implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "forces", "stress"]
 
-    def __init__(self, model: str = "nequix-oam-1", **kwargs: Any) -> None:
+    def __init__(self, model: str = "nequix-oam-1", *, in_parts: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         keep_freed_memory()
         warnings.filterwarnings("ignore", category=UserWarning)
+        import fast_nequix
         from chgnet.model.dynamics import CHGNetCalculator
         from nequix.calculator import NequixCalculator
 
         self._nequix = NequixCalculator(model_name=model, backend="torch", use_kernel=False)
+        if in_parts:
+            fast_nequix.speed_up(self._nequix.model)
         self._chgnet = CHGNetCalculator(use_device="cpu", on_isolated_atoms="ignore")
         pair = Atoms("O2", positions=[[0, 0, 0], [0, 0, O2_BOND_A]])
         self._lone_oxygen = (_run(self._nequix, pair)[0] - _run(self._chgnet, pair)[0]) / 2

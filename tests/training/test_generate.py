@@ -361,6 +361,8 @@ def test_calculators_that_cannot_be_built_are_named():
         build_calculator(replace(config, factory="ase.calculators.emt.EMTT"))
     with pytest.raises(InputError, match="expected an ASE calculator"):
         build_calculator(replace(config, factory="collections.Counter"))
+    with pytest.raises(InputError, match="does not take kwargs"):
+        build_calculator(replace(config, kwargs={"colour": "red"}, factory="ase.build.molecule"))
 
 
 def test_recipes_of_the_examples_can_be_read(repository):

@@ -93,7 +93,8 @@ def generate(
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
         writer = _Writer(out, recipe, form)
-        todo = [task for task in plan(recipe) if task.index not in writer.done]
+        wanted = [task for task in plan(recipe) if recipe.with_heldout or task.split != "heldout"]
+        todo = [task for task in wanted if task.index not in writer.done]
         end = None if time_limit_s is None else time.monotonic() + time_limit_s
         total = len(todo) + writer.progress.tasks
         with progress_bar(shown=progress, total=total, initial=writer.progress.tasks, unit="task") as bar:
@@ -107,11 +108,11 @@ def generate(
 def _results(recipe: Recipe, todo: list[Task], workers: int, end: float | None) -> Iterator[_Result]:
     """Results as they come; in this process for one worker."""
     if workers == 1:
-        calculator = build_calculator(recipe.calculator)
+        calculators = _build(recipe)
         for task in todo:
             if end is not None and time.monotonic() > end:
                 return
-            yield _run(task, recipe, calculator)
+            yield _run(task, recipe, *calculators)
         return
     waiting = iter(todo)
     running: set[Future[_Result]] = set()
@@ -130,12 +131,18 @@ def _results(recipe: Recipe, todo: list[Task], workers: int, end: float | None) 
                 yield future.result()
 
 
-_worker: dict[str, Any] = {}  # of a worker process: its recipe and calculator
+_worker: dict[str, Any] = {}  # of a worker process: its recipe and calculators
 
 
 def _begin(recipe: Recipe) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker.update(recipe=recipe, calculator=build_calculator(recipe.calculator))
+    _worker.update(recipe=recipe, calculators=_build(recipe))
+
+
+def _build(recipe: Recipe) -> tuple[Calculator, Calculator]:
+    """Who labels and who explores, often the same."""
+    calculator = build_calculator(recipe.calculator)
+    return calculator, calculator if recipe.explorer is None else build_calculator(recipe.explorer)
 
 
 def _end_with_parent() -> None:
@@ -147,17 +154,17 @@ def _end_with_parent() -> None:
 
 
 def _run_in_worker(task: Task) -> _Result:
-    return _run(task, _worker["recipe"], _worker["calculator"])
+    return _run(task, _worker["recipe"], *_worker["calculators"])
 
 
-def _run(task: Task, recipe: Recipe, calculator: Calculator) -> _Result:
+def _run(task: Task, recipe: Recipe, calculator: Calculator, explorer: Calculator) -> _Result:
     """One task. An error of the calculator ends the task, not the run; labels made before it are kept."""
     structures: list[Atoms] = []
     marks: list[str] = []
     dropped, error, begin = 0, "", time.process_time()
     try:
-        for number, snapshot in enumerate(snapshots(task, recipe, calculator)):
-            atoms = label(snapshot, task, recipe, number)
+        for number, snapshot in enumerate(snapshots(task, recipe, explorer)):
+            atoms = label(snapshot, calculator, task, recipe, number)
             if atoms is None:
                 dropped += 1
                 continue

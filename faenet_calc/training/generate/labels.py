@@ -25,7 +25,7 @@ def build_calculator(config: CalculatorConfig) -> Calculator:
     """Import and call the factory of the recipe.
 
     Raises:
-        InputError: The path cannot be imported, or the call does not give an ASE calculator.
+        InputError: The path cannot be imported, its kwargs do not fit, or the call does not give an ASE calculator.
     """
     module, _, name = config.factory.rpartition(".")
     try:
@@ -34,7 +34,10 @@ def build_calculator(config: CalculatorConfig) -> Calculator:
         raise InputError(
             f"calculator.factory = {config.factory!r} cannot be imported ({error}); install its package or fix the path"
         ) from error
-    calculator = factory(**config.kwargs)
+    try:
+        calculator = factory(**config.kwargs)
+    except TypeError as error:
+        raise InputError(f"{config.factory} does not take kwargs = {config.kwargs}: {error}") from error
     if not hasattr(calculator, "get_property"):
         raise InputError(
             f"calculator.factory = {config.factory!r} gave {type(calculator).__name__}, expected an ASE calculator"
@@ -45,13 +48,17 @@ def build_calculator(config: CalculatorConfig) -> Calculator:
     return calculator
 
 
-def label(snapshot: Snapshot, task: Task, recipe: Recipe, number: int) -> Atoms | None:
+def label(snapshot: Snapshot, calculator: Calculator, task: Task, recipe: Recipe, number: int) -> Atoms | None:
     """The labelled structure, free of constraints; None if a value is not finite or a force is beyond the limit.
 
     Args:
+        calculator: The recipe's; not called again for a snapshot that it has just computed.
         number: Of the snapshot in its task.
     """
     source = snapshot.atoms
+    if source.calc is not calculator:
+        source = source.copy()
+        source.calc = calculator
     results: dict[str, Any] = {
         "energy": source.get_potential_energy(apply_constraint=False),
         "forces": np.array(source.get_forces(apply_constraint=False)),
@@ -89,6 +96,8 @@ def _origin(snapshot: Snapshot, task: Task, recipe: Recipe, number: int) -> dict
         "calculator": recipe.calculator.name,
         "generator": f"faenet-calc-{__version__}",
     }
+    if recipe.explorer is not None:
+        origin["explorer"] = recipe.explorer.name
     if snapshot.height is not None:
         origin["height"] = round(snapshot.height, 4)
     return origin

@@ -22,7 +22,7 @@ FACETS: dict[str, tuple[str, ...]] = {"fcc": ("111", "100", "110", "211"), "hcp"
 
 @dataclass(frozen=True, kw_only=True)
 class CalculatorConfig:
-    """Who labels.
+    """Who labels, or who explores.
 
     Attributes:
         factory: Import path of a class or function that returns an ASE calculator, e.g. ``ase.calculators.emt.EMT``.
@@ -179,15 +179,21 @@ class Recipe:
     """Everything that decides which labels are made.
 
     Attributes:
+        calculator: Labels the structures.
+        explorer: Moves the atoms in relaxations and MD; None for the calculator itself. With a fast potential here and
+            DFT as the calculator, DFT is called for the structures that are kept and for no others.
         tasks: Length of the task list; every prefix of it is a balanced sample.
         metals: Pure metals; a symbol may come twice with different crystals.
         gas: Gas-phase molecules.
+        heldout: Systems to mark ``split = heldout``.
+        with_heldout: Label these systems, too; False leaves them out.
         vacuum_A: Above and below a slab (Å).
     """
 
     name: str
     calculator: CalculatorConfig
     tasks: int
+    explorer: CalculatorConfig | None = None
     seed: int = 0
     metals: tuple[MetalConfig, ...] = ()
     alloys: tuple[AlloyConfig, ...] = ()
@@ -197,6 +203,7 @@ class Recipe:
     mix: MixConfig = field(default_factory=MixConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     heldout: tuple[HeldOutRule, ...] = ()
+    with_heldout: bool = True
     vacuum_A: float = 8.0
 
     def __post_init__(self) -> None:
@@ -214,6 +221,9 @@ class Recipe:
     def digest(self) -> str:
         """Twelve hexadecimal digits that change with everything but ``tasks``, so that a run can be lengthened."""
         mapping = {key: value for key, value in to_mapping(self).items() if key != "tasks"}
+        for key, default in (("explorer", None), ("with_heldout", True)):
+            if mapping[key] == default:
+                del mapping[key]  # as in folders written before there was such a setting
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()[:12]
 
 

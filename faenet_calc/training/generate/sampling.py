@@ -1,6 +1,7 @@
-"""One task → snapshots: the system is built and explored, driven by the labelling calculator itself.
+"""One task → snapshots: the system is built and explored, driven by the labelling calculator or the recipe's explorer.
 
-Every snapshot is handed out at the moment its energy and forces are known, so a label costs no call of its own.
+A snapshot of a trajectory is handed out at the moment its energy and forces are known, so a label costs no call of its
+own where the labelling calculator drives.
 Constraints only steer relaxations; the forces that are stored are raw.
 """
 
@@ -25,7 +26,7 @@ _BROKEN_FORCE = 100.0  # eV/Å; a trajectory that gets here is not followed furt
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A structure whose calculator has just computed it.
+    """A structure with the calculator that explores it; on a trajectory it has just computed it.
 
     Attributes:
         how: ``start``, ``relax``, ``md``, ``rattle``, ``strain`` or ``curve``.
@@ -65,7 +66,7 @@ class _Explorer:
             for _ in range(2 * self.settings.rattled):
                 stretched = atoms.copy()
                 stretched.positions *= self.rng.uniform(0.88, 1.25)
-                yield self._evaluate(self._rattled(stretched), "rattle")
+                yield self._single(self._rattled(stretched), "rattle")
             return
         start = self._rattled(atoms)
         start.positions[:] = start.positions @ random_rotation(self.rng).T
@@ -82,16 +83,16 @@ class _Explorer:
         for scale in self.rng.uniform(0.95, 1.07, size=self.settings.rattled):
             scaled = atoms.copy()
             scaled.set_cell(atoms.cell * scale, scale_atoms=True)
-            yield self._evaluate(scaled, "strain")
+            yield self._single(scaled, "strain")
         for _ in range(self.settings.rattled):
-            yield self._evaluate(self._rattled(self._strained(atoms, 2 * self.settings.strain)), "strain")
+            yield self._single(self._rattled(self._strained(atoms, 2 * self.settings.strain)), "strain")
 
     def clean(self, surface: Atoms, kind: str) -> Iterator[Snapshot]:
         """A slab without adsorbate."""
         if kind == "slab-rattle":
-            yield self._evaluate(surface, "start")
+            yield self._single(surface, "start")
             for _ in range(self.settings.rattled):
-                yield self._evaluate(self._rattled(self._strained(surface, self.settings.strain)), "rattle")
+                yield self._single(self._rattled(self._strained(surface, self.settings.strain)), "rattle")
             return
         start = self._rattled(self._maybe_strained(surface))
         if kind == "slab-md":
@@ -112,9 +113,9 @@ class _Explorer:
             return
         start = place(surface, name, site, self.rng.uniform(-0.1, 0.4), 30.0, self.rng)
         if kind == "rattle":
-            yield self._evaluate(start, "start")
+            yield self._single(start, "start")
             for _ in range(self.settings.rattled + 1):
-                yield self._evaluate(self._rattled(start), "rattle")
+                yield self._single(self._rattled(start), "rattle")
             return
         start.rattle(0.02, rng=self.rng)
         yield from self._relax(start, self.settings.relax_steps if kind == "relax" else 6)
@@ -122,7 +123,7 @@ class _Explorer:
             yield from self._dynamics(start)
             return
         for _ in range(self.settings.rattled):
-            yield self._evaluate(self._rattled(start), "rattle")
+            yield self._single(self._rattled(start), "rattle")
 
     def _curve(self, surface: Atoms, name: str, site: Site) -> Iterator[Snapshot]:
         """Heights from inside contact to far above, at one orientation, over a slightly rattled slab."""
@@ -137,7 +138,7 @@ class _Explorer:
             height = low + (high - low) * fraction**2
             atoms = contact.copy()
             atoms.positions[atoms.get_tags() == 2, 2] += height
-            found = self._evaluate(atoms, "curve")
+            found = self._single(atoms, "curve")
             yield Snapshot(atoms=found.atoms, how="curve", height=float(height))
 
     def _site(self, surface: Atoms) -> Site:
@@ -147,10 +148,8 @@ class _Explorer:
         same = [site for site in found if site.kind == kind]
         return same[self.rng.integers(len(same))]
 
-    def _evaluate(self, atoms: Atoms, how: str) -> Snapshot:
+    def _single(self, atoms: Atoms, how: str) -> Snapshot:
         atoms.calc = self.calculator
-        atoms.get_potential_energy()
-        atoms.get_forces(apply_constraint=False)
         return Snapshot(atoms=atoms, how=how)
 
     def _relax(self, atoms: Atoms, steps: int) -> Iterator[Snapshot]:

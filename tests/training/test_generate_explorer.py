@@ -1,0 +1,83 @@
+"""Label factory: one potential may explore while another labels, and held-out systems may be left out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones
+from ase.io import read
+
+from faenet_calc.config import from_mapping
+from faenet_calc.training.generate import Recipe, generate, plan
+
+SMALL = {
+    "name": "small",
+    "tasks": 12,
+    "calculator": {"factory": "ase.calculators.emt.EMT"},
+    "metals": [{"symbol": "Cu", "crystal": "fcc", "a": 3.59}, {"symbol": "Pd", "crystal": "fcc", "a": 3.88}],
+    "alloys": [{"metals": ["Cu", "Pd"], "fractions": [0.5]}],
+    "slabs": [{"crystal": "fcc", "facet": "111", "sizes": [[2, 2, 3]]}],
+    "adsorbates": ["O", "CO"],
+    "gas": ["CO", "H2O"],
+    "sampling": {"relax_steps": 4, "md_steps": 4, "md_stride": 2, "rattled": 2, "curve_points": 3},
+    "heldout": [{"substrate": "Pd", "adsorbate": "CO"}, {"substrate": "CuPd"}],
+}
+
+
+def recipe(**changes) -> Recipe:
+    return from_mapping(Recipe, {**SMALL, **changes})
+
+
+class CountingEMT(EMT):
+    """EMT that counts its calls."""
+
+    calls = 0
+
+    def calculate(self, *args):
+        type(self).calls += 1
+        super().calculate(*args)
+
+
+def softened(**kwargs):
+    """A calculator that is wrong: Lennard-Jones atoms."""
+    return LennardJones(sigma=2.3, epsilon=0.2, rc=6.0, **kwargs)
+
+
+def test_an_explorer_moves_the_atoms_and_the_calculator_labels(tmp_path):
+    """Positions follow the explorer's forces, values are the calculator's, called once for every structure kept."""
+    wanted = {"relax_steps": 12, "md_steps": 12, "md_stride": 4, "rattled": 1, "curve_points": 2}
+    factory = f"{__name__}.CountingEMT"
+    settings = recipe(
+        calculator={"factory": factory}, explorer={"factory": f"{__name__}.softened", "id": "lj"}, sampling=wanted
+    )
+    CountingEMT.calls = 0
+    done = generate(settings, tmp_path / "explored")
+    labels = read(done.file, ":")
+    assert done.failed == 0
+    assert done.labels <= CountingEMT.calls <= done.labels + done.duplicates + done.dropped
+    for atoms in labels:
+        assert atoms.info["explorer"] == "lj"
+        own = EMT().get_property("energy", Atoms(atoms))
+        assert atoms.get_potential_energy() == pytest.approx(own, abs=1e-6)
+    CountingEMT.calls = 0
+    alone = generate(replace(settings, explorer=None), tmp_path / "alone")
+    assert CountingEMT.calls > alone.labels + alone.duplicates + alone.dropped
+    trajectories = [[a for a in read(run.file, ":") if a.info["how"] == "relax"][-1] for run in (done, alone)]
+    assert not np.allclose(*(atoms.positions for atoms in trajectories), atol=0.05)
+
+
+def test_a_folder_from_before_explorers_can_be_continued():
+    """Settings that came later do not change the digest as long as they are not used."""
+    assert recipe().digest() == "1f3f6a53d2e8"
+    assert recipe(with_heldout=False).digest() != recipe().digest()
+    assert recipe(explorer={"factory": "ase.calculators.emt.EMT"}).digest() != recipe().digest()
+
+
+def test_held_out_systems_can_be_left_out(tmp_path):
+    settings = recipe(tasks=30)
+    assert any(task.split == "heldout" for task in plan(settings))
+    done = generate(replace(settings, with_heldout=False), tmp_path / "labels")
+    assert {atoms.info["split"] for atoms in read(done.file, ":")} == {"train"}
+    assert done.tasks == sum(task.split == "train" for task in plan(settings))
