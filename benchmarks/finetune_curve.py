@@ -45,7 +45,7 @@ from faenet_calc.training.settings import TrainConfig
 
 COUNTS = (5, 10, 20, 50)
 USED_SHARE = 0.9  # of the vasp run; what comes after is close to the minimum
-BATCH, FINETUNE_LR, EMA_DECAY = 2, 3e-3, 0.98  # the rate was chosen on system 2501730; scratch takes the package's own
+BATCH, EMA_DECAY = 2, 0.98
 RELAX_FMAX, RELAX_STEPS = 0.03, 200
 Runs = dict[str, list[Atoms]]
 
@@ -91,7 +91,7 @@ def rest(runs: Runs, used: list[int], at_most: int) -> dict[str, list[Atoms]]:
 
 
 def training_config(
-    shape: PotentialConfig, start: str | None, files: list[str], folder: Path, steps: int
+    shape: PotentialConfig, start: str | None, files: list[str], folder: Path, steps: int, lr: float
 ) -> TrainConfig:
     """Settings of one small training; ``start`` None begins with random weights of the same shape."""
     count = len(ase.io.read(files[0], ":"))
@@ -106,7 +106,7 @@ def training_config(
         },
         "data": {"train": files, "val_fraction": 0.0, "cache_dir": str(folder / "cache")},
         "loss": {"energy": 5.0, "forces": 1.0},
-        "optim": {"batch_size": BATCH, "ema_decay": EMA_DECAY},
+        "optim": {"batch_size": BATCH, "ema_decay": EMA_DECAY, "lr": lr},
     }
     if start is None:
         own = to_mapping(shape)
@@ -114,18 +114,19 @@ def training_config(
         mapping |= {name: own[name] for name in ("frames", "graph", "energy")}
     else:
         mapping["finetune"] = {"checkpoint": start}
-        mapping["optim"]["lr"] = FINETUNE_LR
     return config_from_mapping(mapping)
 
 
-def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], steps: int) -> tuple[Any, Row]:
+def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], arguments: Any) -> tuple[Any, Row]:
     """A model trained on some snapshots, and what that took."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ase.io.write(folder / "train.extxyz", snapshots)
         shape = load_potential(start, device="cpu").config
         began = time.process_time()
-        config = training_config(shape, None if scratch else start, [str(folder / "train.extxyz")], folder, steps)
+        lr = arguments.scratch_lr if scratch else arguments.finetune_lr
+        files = [str(folder / "train.extxyz")]
+        config = training_config(shape, None if scratch else start, files, folder, arguments.steps, lr)
         result = train(config)
         cost = {"training_steps": result.state.step, "training_cpu_s": round(time.process_time() - began, 1)}
         return FAENetCalculator(load_potential(result.checkpoint, device="cpu")), cost
@@ -192,7 +193,7 @@ def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int]]) ->
             calc, cost = None, Row()
             if count:
                 snapshots = [runs["vasp"][place] for place in used]
-                calc, cost = trained_calculator(start, way == "scratch", snapshots, arguments.steps)
+                calc, cost = trained_calculator(start, way == "scratch", snapshots, arguments)
             elif way != "nothing":
                 calc = FAENetCalculator(start, device="cpu", on_unknown_element="ignore")
             yield {"way": way, "n": len(used), "asked": count, **cost,
@@ -224,13 +225,15 @@ def main() -> None:
     parser.add_argument("--sid", type=int, action="append", help="this system; repeatable")
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)
     parser.add_argument("--steps", type=int, default=800, help="of every training; 800 take about a minute of one core")
+    parser.add_argument("--finetune-lr", type=float, default=3e-3)
+    parser.add_argument("--scratch-lr", type=float, default=5e-3)
     parser.add_argument("--test", type=int, default=40, help="at most so many test snapshots of each kind")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     systems = read_systems(arguments.data)
     trained = set(FAENetCalculator(arguments.start, device="cpu").trained_elements)
     chosen = arguments.sid or by_familiarity(systems, trained)[: arguments.systems]
-    settings = {key: getattr(arguments, key) for key in ("steps", "test")}
+    settings = {key: getattr(arguments, key) for key in ("steps", "test", "finetune_lr", "scratch_lr")}
     rows = Rows(arguments.out, {"row": "header", **model_words(arguments.start), **settings})
     for sid in chosen:
         runs = systems[sid]

@@ -3,6 +3,7 @@
 import json
 import lzma
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import ase.io
@@ -120,7 +121,10 @@ def test_the_minimum_of_the_reference_itself(data):
 
 def test_scratch_has_the_shape_of_the_start_but_not_its_weights(data, start):
     run = benchmark.read_systems(data)[11]["vasp"]
-    tuned, fresh = (benchmark.trained_calculator(str(start), scratch, run[:4], 2)[0] for scratch in (False, True))
+    settings = Namespace(steps=2, finetune_lr=3e-3, scratch_lr=5e-3)
+    tuned, fresh = (
+        benchmark.trained_calculator(str(start), scratch, run[:4], settings)[0] for scratch in (False, True)
+    )
     shapes = [[tuple(p.shape) for p in calc.committee.members[0].parameters()] for calc in (tuned, fresh)]
     assert shapes[0] == shapes[1]
     assert isinstance(tuned, FAENetCalculator)

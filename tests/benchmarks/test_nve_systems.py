@@ -28,11 +28,11 @@ def test_systems_are_small_and_their_time_steps_follow_the_lightest_atom():
             assert (atoms.get_tags() == 2).any()
     assert len(steps) == 5
     assert steps == {
-        "CO on Cu(111)": 1.0,
-        "OH on Pt(111)": 0.5,
-        "O on Ru(0001)": 1.0,
-        "Au bulk": 2.0,
-        "CH3 on CuPd(100)": 0.5,
+        "CO on Cu(111)": 2.0,
+        "OH on Pt(111)": 1.0,
+        "O on Ru(0001)": 2.0,
+        "Au bulk": 4.0,
+        "NO on CuPd(100)": 2.0,
     }
 
 
@@ -59,7 +59,7 @@ def run(calc, folder, ps):
 def test_a_run_conserves_energy_and_is_not_repeated(calc, tmp_path):
     first, skipped = run(calc, tmp_path, 0.2)
     assert skipped == {"row": "skipped", "system": "Au bulk", "elements_not_trained": ["Au"]}
-    assert (first["ps"], first["timestep_fs"], first["blown_up"], first["flags"]) == (0.2, 2.0, False, [])
+    assert (first["ps"], first["timestep_fs"], first["blown_up"], first["flags"]) == (0.2, 4.0, False, [])
     assert 50 < first["mean_temperature_K"] < 900
     assert first["std_meV_per_atom"] < 1
     assert benchmark.summary([first, skipped])["not_blown_up"] == "1 of 1"
