@@ -1,6 +1,7 @@
 """The self-test itself: it passes what is exact, fails what is not, and leaves its input alone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from ase.build import bulk, fcc111, molecule
@@ -23,6 +24,7 @@ def test_an_exact_surface_passes(modern):
     laws = {row.law for row in report.rows}
     assert {"rotation: energy", "gradient forces = -dE/dx", "stress = dE/dε / V", "cutoff step"} <= laws
     assert "0 failed" in report.table()
+    assert "do not conserve" not in report.table()
 
 
 def test_the_papers_network_fails_where_it_must(paper_network):
@@ -36,7 +38,23 @@ def test_direct_forces_are_compared_with_the_gradient():
     potential = build_potential("modern-s", forces="direct", hidden_channels=64, filters=32, interactions=1)
     report = testing.check_potential(potential, crystal(), nve_steps=0)
     gap = next(row for row in report.rows if row.law.startswith("direct - gradient"))
-    assert not gap.passed
+    assert not gap.holds
+    assert gap.verdict == "broken, not promised"
+    assert "they do not conserve it" in report.table()
+    assert not json.loads(report.to_json())["rows"][report.rows.index(gap)]["holds"]
+
+
+def test_only_conservation_by_a_direct_head_is_not_promised():
+    """Such a model passes if everything else holds; a number that is not finite fails whatever was promised."""
+    potential = build_potential("modern-s", forces="direct", hidden_channels=64, filters=32, interactions=1)
+    report = testing.check_potential(potential, crystal(), nve_steps=20)
+    assert {row.law for row in report.rows if not row.promised} == {
+        "direct - gradient forces, mean",
+        "NVE drift, 20 fs at 300 K",
+    }
+    assert report.passed
+    assert not replace(report.rows[0], value=1.0).passed
+    assert not replace(report.rows[0], value=float("nan"), promised=False).passed
 
 
 def test_input_is_left_alone_and_must_be_something():
