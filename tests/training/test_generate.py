@@ -13,12 +13,12 @@ from ase.calculators.emt import EMT
 from ase.data import covalent_radii
 from ase.io import read
 from click.testing import CliRunner
+from small_recipe import SMALL, recipe
 
 from faenet_calc.cli.data_generate import command
-from faenet_calc.config import from_mapping
 from faenet_calc.errors import InputError
 from faenet_calc.training.formats import read_records
-from faenet_calc.training.generate import Recipe, generate, load_recipe, plan
+from faenet_calc.training.generate import generate, load_recipe, plan
 from faenet_calc.training.generate.adsorbates import ADSORBATES, gas_molecule, random_rotation, upright
 from faenet_calc.training.generate.labels import build_calculator, fingerprint
 from faenet_calc.training.generate.sampling import snapshots
@@ -28,18 +28,6 @@ from faenet_calc.training.generate.tasks import substrates
 CU = Substrate(name="Cu", symbols=("Cu",), crystal="fcc", a=3.6)
 IRON = Substrate(name="Fe", symbols=("Fe",), crystal="bcc", a=2.87)
 RU = Substrate(name="Ru", symbols=("Ru",), crystal="hcp", a=2.7, c=4.28)
-SMALL = {
-    "name": "small",
-    "tasks": 12,
-    "calculator": {"factory": "ase.calculators.emt.EMT"},
-    "metals": [{"symbol": "Cu", "crystal": "fcc", "a": 3.59}, {"symbol": "Pd", "crystal": "fcc", "a": 3.88}],
-    "alloys": [{"metals": ["Cu", "Pd"], "fractions": [0.5]}],
-    "slabs": [{"crystal": "fcc", "facet": "111", "sizes": [[2, 2, 3]]}],
-    "adsorbates": ["O", "CO"],
-    "gas": ["CO", "H2O"],
-    "sampling": {"relax_steps": 4, "md_steps": 4, "md_stride": 2, "rattled": 2, "curve_points": 3},
-    "heldout": [{"substrate": "Pd", "adsorbate": "CO"}, {"substrate": "CuPd"}],
-}
 
 
 class FailingEMT(EMT):
@@ -49,10 +37,6 @@ class FailingEMT(EMT):
         if 8 in atoms.numbers:
             raise RuntimeError("no oxygen today")
         super().calculate(atoms, *args)
-
-
-def recipe(**changes) -> Recipe:
-    return from_mapping(Recipe, {**SMALL, **changes})
 
 
 def rng() -> np.random.Generator:

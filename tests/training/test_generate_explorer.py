@@ -8,26 +8,9 @@ from ase import Atoms
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 from ase.io import read
+from small_recipe import recipe
 
-from faenet_calc.config import from_mapping
-from faenet_calc.training.generate import Recipe, generate, plan
-
-SMALL = {
-    "name": "small",
-    "tasks": 12,
-    "calculator": {"factory": "ase.calculators.emt.EMT"},
-    "metals": [{"symbol": "Cu", "crystal": "fcc", "a": 3.59}, {"symbol": "Pd", "crystal": "fcc", "a": 3.88}],
-    "alloys": [{"metals": ["Cu", "Pd"], "fractions": [0.5]}],
-    "slabs": [{"crystal": "fcc", "facet": "111", "sizes": [[2, 2, 3]]}],
-    "adsorbates": ["O", "CO"],
-    "gas": ["CO", "H2O"],
-    "sampling": {"relax_steps": 4, "md_steps": 4, "md_stride": 2, "rattled": 2, "curve_points": 3},
-    "heldout": [{"substrate": "Pd", "adsorbate": "CO"}, {"substrate": "CuPd"}],
-}
-
-
-def recipe(**changes) -> Recipe:
-    return from_mapping(Recipe, {**SMALL, **changes})
+from faenet_calc.training.generate import generate, plan
 
 
 class CountingEMT(EMT):
