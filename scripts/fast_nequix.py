@@ -24,7 +24,6 @@ class _Block:
     """All paths from the input features of one degree l1.
 
     Attributes:
-        x: Columns of the features that belong to it.
         degree, channels: l1 and the number of channels u.
         coupling: [spherical harmonics, D * (2 l1 + 1)], D = sum of 2 l3 + 1 over its paths.
         path_of: [D] path of each row of the result.
@@ -34,7 +33,6 @@ class _Block:
 
     def __init__(self, product: Any, number: int) -> None:
         irreps1, irreps2, irreps_out = product.irreps_in1, product.irreps_in2, product.irreps_out
-        self.x = irreps1.slices()[number]
         self.channels, (self.degree, _) = irreps1[number]
         offsets = np.cumsum([0, *(int(np.prod(ins.path_shape)) for ins in product.instructions)])
         width = 2 * self.degree + 1

@@ -32,16 +32,16 @@ def build_calculator(config: CalculatorConfig) -> Calculator:
         factory = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise InputError(
-            f"calculator.factory = {config.factory!r} cannot be imported ({error}); install its package or fix the path"
+            f"factory = {config.factory!r} cannot be imported ({error}); install its package or fix the path"
         ) from error
     try:
         calculator = factory(**config.kwargs)
     except TypeError as error:
-        raise InputError(f"{config.factory} does not take kwargs = {config.kwargs}: {error}") from error
-    if not hasattr(calculator, "get_property"):
         raise InputError(
-            f"calculator.factory = {config.factory!r} gave {type(calculator).__name__}, expected an ASE calculator"
-        )
+            f"{config.factory} does not take kwargs = {config.kwargs} ({error}); fix kwargs in the recipe"
+        ) from error
+    if not hasattr(calculator, "get_property"):
+        raise InputError(f"factory = {config.factory!r} gave {type(calculator).__name__}, expected an ASE calculator")
     torch = sys.modules.get("torch")
     if torch is not None and config.threads > 0:
         torch.set_num_threads(config.threads)
