@@ -3,11 +3,13 @@
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
     python benchmarks/heldout_relaxations.py compare MODEL minima.jsonl
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL minima.jsonl
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat minima.jsonl
 
 `reference` needs the labelling calculator of the recipe (examples/recipes/metals.yaml: nequix and chgnet) and writes
 starts, minima, energies and CPU times, a line per system; run again, it goes on. `compare` needs the model only.
 `speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
-reasons too.
+reasons too. `repeat` compares the reference with itself, from starts whose free atoms are moved at random: what is left
+of "the same site" when nothing but the start differs a little.
 
 Systems are those the recipe holds out: unseen pairs of metal and adsorbate (half of them), an unseen facet and an
 unseen alloy (a quarter each), adsorbates in turn at every kind of site. Slabs are the smallest two of the recipe, their
@@ -216,19 +218,29 @@ def run_reference(recipe: Recipe, calc: Calculator, path: Path | None, count: in
     raise AssertionError("the list of systems has no end")
 
 
-def compare(calc: Any, rows: Rows) -> Row:
-    """Relax the same systems with a model, print a row for each, and summarise."""
+def compare(calc: Any, rows: Rows, *, levels: Levels | None = None, moved_A: float = 0.0) -> Row:
+    """Relax the same systems with a calculator, print a row for each, and summarise.
+
+    Args:
+        calc: A model, or the reference once more.
+        rows: Of the reference.
+        levels: Of the calculator; None finds them.
+        moved_A: Standard deviation of random moves of the free atoms of each start.
+    """
     everything = rows.of("system")
     sane = [row for row in everything if is_sane(row)]
-    trained = set(calc.trained_elements)
+    trained = set(getattr(calc, "trained_elements", ()))
     inside = [row for row in sane if not trained or set(from_json(row["start"]).symbols) <= trained]
-    levels, found = Levels(calc, Rows(None)), list[Row]()
+    levels, found = levels or Levels(calc, Rows(None)), list[Row]()
     for row in inside:
         start = from_json(row["start"])
         if not found:
             calc.get_property("forces", start)  # start-up
         zero = levels.zero(start, row["slab"], row["adsorbate"])
-        result, numbers = relaxed(start, calc)
+        moved = start.copy()
+        moves = _rng(row["name"]).normal(scale=moved_A, size=start.positions.shape) if moved_A else 0.0
+        moved.set_positions(start.positions + moves)  # not of fixed atoms
+        result, numbers = relaxed(moved, calc)
         match = match_sites(start, from_json(row["start"], row["minimum"]), result.atoms)
         energies = {"model_eV": numbers["energy"] - zero, "reference_eV": row["adsorption_eV"]}
         case = {key: row[key] for key in ("name", "group", "site")}
@@ -300,6 +312,9 @@ def main() -> None:
         phase = phases.add_parser(name)
         phase.add_argument("model")
         phase.add_argument("minima", type=Path)
+    again = phases.add_parser("repeat")
+    again.add_argument("minima", type=Path)
+    again.add_argument("--moved", type=float, default=0.03, help="Å, standard deviation (default 0.03)")
     for phase in phases.choices.values():
         phase.add_argument("--recipe", type=Path, default=RECIPE)
     arguments = parser.parse_args()
@@ -307,6 +322,11 @@ def main() -> None:
     recipe = load_recipe(arguments.recipe)
     if arguments.phase == "reference":
         run_reference(recipe, build_calculator(recipe.calculator), arguments.out, arguments.count)
+        return
+    if arguments.phase == "repeat":
+        reference, rows = build_calculator(recipe.calculator), Rows(arguments.minima)
+        moved = {"moved_A": arguments.moved}
+        show({**compare(reference, rows, levels=Levels(reference, rows), **moved), **moved})
         return
     calc, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
     if arguments.phase == "compare":

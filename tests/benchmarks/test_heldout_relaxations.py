@@ -96,6 +96,19 @@ def test_the_reference_agrees_with_itself(minima, capsys):
     assert all(row["lateral_A"] < 0.02 and row["same_bonds"] for row in shown)
 
 
+def test_the_reference_from_moved_starts(minima, capsys):
+    rows = Rows(minima)
+    before = minima.read_text()
+    levels = benchmark.Levels(EMT(), rows)
+    near = benchmark.compare(EMT(), rows, levels=levels, moved_A=0.01)
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert near["all"]["adsorption_largest_error_eV"] < 0.02
+    assert 0 < max(row["lateral_A"] for row in shown) < 0.2
+    far = benchmark.compare(EMT(), rows, levels=levels, moved_A=0.6)
+    assert far["all"]["adsorption_largest_error_eV"] > near["all"]["adsorption_largest_error_eV"]
+    assert minima.read_text() == before, "levels of the reference are known and its file stays as it is"
+
+
 def test_a_wrong_model_is_seen(minima):
     summary = benchmark.compare(Model(error=0.3), Rows(minima))
     with_oxygen = [row["adsorbate"] in ("O", "CO") for row in Rows(minima).of("system")]
