@@ -23,6 +23,12 @@ from faenet_calc.errors import InputError
     help="auto, trajectory, composition, adsorbate, slab, file, info, key:NAME, or random (divides trajectories).",
 )
 @click.option("--fractions", default="0.8,0.1,0.1", show_default=True, help="Shares of train, val, test.")
+@click.option(
+    "--apart-from",
+    multiple=True,
+    metavar="FILE",
+    help="Leave out what shares a group with these structures, e.g. an earlier validation set; repeatable.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--format", "ending", type=click.Choice(["extxyz", "extxyz.xz", "traj", "db", "aselmdb"]), default="extxyz"
@@ -40,6 +46,7 @@ def command(
     out: Path,
     kind: str,
     fractions: str,
+    apart_from: tuple[str, ...],
     seed: int,
     ending: str,
     overwrite: bool,
@@ -54,6 +61,7 @@ def command(
         kind=kind,
         fractions=_numbers(fractions),
         seed=seed,
+        apart_from=apart_from,
         ending=ending,
         energy_key=energy_key,
         forces_key=forces_key,

@@ -19,7 +19,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.formats import open_with_compression
 
 from faenet_calc.errors import InputError
-from faenet_calc.training.data import open_dataset
+from faenet_calc.training.data import GraphDataset, open_dataset
 from faenet_calc.training.formats import COMPRESSED, Record, need_package, plain_name, read_records
 from faenet_calc.training.labels import labels_of, raw_forces
 from faenet_calc.training.splits import split_dataset
@@ -80,6 +80,7 @@ def export_split(
     kind: str,
     fractions: Sequence[float],
     seed: int,
+    apart_from: Sequence[str | Path] = (),
     ending: str = "extxyz",
     energy_key: str | None = None,
     forces_key: str | None = None,
@@ -87,20 +88,29 @@ def export_split(
     overwrite: bool = False,
     progress: bool = False,
 ) -> WrittenSplit:
-    """Split data and write one file per set, each structure with the word ``split``; see ``split_dataset``."""
+    """Split data and write one file per set, each structure with the word ``split``; see ``split_dataset``.
+
+    What belongs to a group of which ``apart_from`` has a structure is not written.
+    """
     files = [files] if isinstance(files, str | Path) else list(files)
     with tempfile.TemporaryDirectory(prefix="faenet-calc-split-") as scratch:
-        # Only elements, positions, tags and words matter here: the shortest cutoff keeps the graphs small.
-        dataset = open_dataset(
-            files,
-            cutoff=0.1,
-            cache_dir=scratch,
-            energy_key=energy_key,
-            forces_key=forces_key,
-            trust_pickle=trust_pickle,
-            progress=progress,
-        )
-        split = split_dataset(dataset, kind=kind, fractions=fractions, seed=seed)
+
+        def opened(names: Sequence[str | Path]) -> GraphDataset:
+            # Only elements, positions, tags and words matter here: the shortest cutoff keeps the graphs small.
+            return open_dataset(
+                names,
+                cutoff=0.1,
+                cache_dir=scratch,
+                energy_key=energy_key,
+                forces_key=forces_key,
+                trust_pickle=trust_pickle,
+                progress=progress,
+            )
+
+        dataset, apart = opened([*files, *apart_from]), None
+        if apart_from:
+            apart = np.arange(len(dataset))[-len(opened(apart_from)) :]
+        split = split_dataset(dataset, kind=kind, fractions=fractions, seed=seed, apart=apart)
     owner = {int(index): name for name, indices in split.items() for index in indices}
     targets = [folder / f"{name}.{ending}" for name in split]
     _refuse(targets, overwrite=overwrite)
@@ -108,9 +118,10 @@ def export_split(
     with _whole(targets) as temporary, contextlib.ExitStack() as stack:
         add = {name: stack.enter_context(writer(path)) for name, path in zip(split, temporary, strict=True)}
         for position, record in enumerate(read_records(files, trust_pickle=trust_pickle, progress=progress)):
-            atoms = labelled_atoms(record, energy_key=energy_key, forces_key=forces_key)
-            atoms.info["split"] = owner[position]
-            add[owner[position]](atoms)
+            if position in owner:
+                atoms = labelled_atoms(record, energy_key=energy_key, forces_key=forces_key)
+                atoms.info["split"] = owner[position]
+                add[owner[position]](atoms)
     counts = {name: len(indices) for name, indices in split.items()}
     return WrittenSplit(counts=counts, kind=split.kind, n_groups=split.n_groups, note=split.note)
 

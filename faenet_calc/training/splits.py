@@ -72,6 +72,7 @@ def split_dataset(
     kind: str = "auto",
     fractions: Mapping[str, float] | Sequence[float] = (0.8, 0.1, 0.1),
     seed: int = 0,
+    apart: Integers | None = None,
 ) -> Split:
     """Divide a data set.
 
@@ -82,12 +83,15 @@ def split_dataset(
             divide a trajectory.
         fractions: Shares of train, val and test, or name → share; they are scaled to a sum of 1.
         seed: Of the random choice.
+        apart: Positions of structures whose groups are left out of every set, e.g. an earlier validation set.
 
     Raises:
         InputError: An unknown kind, bad fractions, or fewer groups than sets.
     """
     if kind not in KINDS and not kind.startswith("key:"):
         raise InputError(f"split {kind!r}, expected one of {', '.join(KINDS)} or key:NAME")
+    if apart is not None and kind in ("auto", "info", "random"):
+        raise InputError(f"split {kind!r} does not say what belongs together; choose e.g. trajectory, slab or key:NAME")
     own = _own_split(dataset) if kind in ("auto", "info") else None
     if own is not None:
         return Split(indices=own, kind="info", n_groups=len(own), note="the files' own split words are used")
@@ -115,7 +119,15 @@ def split_dataset(
         groups = together
     else:
         groups = _joined(together, _labels(dataset, kind))
-    indices = _divide(groups, shares, seed, kind)
+    if apart is None:
+        indices = _divide(groups, shares, seed, kind)
+    else:
+        rest = np.flatnonzero(~np.isin(groups, groups[apart]))
+        note = f"{len(groups) - len(apart) - len(rest)} structures belong to groups that stay apart and are left out"
+        if not len(rest):
+            raise InputError(f"split by {kind}: {note}; nothing is left")
+        groups = _numbered(groups[rest].tolist())
+        indices = {name: rest[chosen] for name, chosen in _divide(groups, shares, seed, kind).items()}
     return Split(indices=indices, kind=kind, n_groups=int(groups.max()) + 1, note=note)
 
 

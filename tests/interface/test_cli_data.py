@@ -109,6 +109,28 @@ def test_split_keeps_systems_together_and_never_overwrites(data, tmp_path):
     assert (out / "train.extxyz").read_bytes() != before
 
 
+def test_new_data_stay_apart_from_an_earlier_validation_set(data, tmp_path):
+    first = tmp_path / "first"
+    assert _run("split", data, "-o", first, "--fractions", "0.75,0.25", "--seed", 1).exit_code == 0
+    ways = ["--by", "trajectory", "--fractions", "1"]
+    kept_apart = ["--apart-from", first / "val.extxyz"]
+    result = _run("split", data, "-o", tmp_path / "more", *ways, *kept_apart)
+    assert result.exit_code == 0, result.stderr
+    assert "6 structures belong to groups that stay apart" in result.stdout
+    new, old, val = (read(path, ":") for path in (tmp_path / "more/train.extxyz", data, first / "val.extxyz"))
+    apart = {atoms.info["sid"] for atoms in val}
+    assert len(apart) == 3
+    assert [atoms.info["sid"] for atoms in new] == [one.info["sid"] for one in old if one.info["sid"] not in apart]
+    # Without the option they would have met.
+    assert _run("split", data, "-o", tmp_path / "plain", *ways).exit_code == 0
+    assert apart <= {atoms.info["sid"] for atoms in read(tmp_path / "plain" / "train.extxyz", ":")}
+    nothing = _run("split", first / "val.extxyz", "-o", tmp_path / "none", *ways, *kept_apart)
+    assert (nothing.exit_code, "nothing is left" in nothing.stderr) == (2, True)
+    vague = _run("split", data, "-o", tmp_path / "none", *kept_apart)
+    assert (vague.exit_code, "choose e.g. trajectory" in vague.stderr) == (2, True)
+    assert not (tmp_path / "none").exists()
+
+
 def test_split_mistakes_are_explained(data, tmp_path):
     assert "expected numbers" in _run("split", data, "-o", tmp_path / "a", "--fractions", "most").stderr
     result = _run("split", data, "-o", tmp_path / "a", "--by", "adsorbat")
