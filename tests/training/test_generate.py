@@ -18,7 +18,7 @@ from small_recipe import SMALL, recipe
 from faenet_calc.cli.data_generate import command
 from faenet_calc.errors import InputError
 from faenet_calc.training.formats import read_records
-from faenet_calc.training.generate import generate, load_recipe, plan
+from faenet_calc.training.generate import generate, plan
 from faenet_calc.training.generate.adsorbates import ADSORBATES, gas_molecule, random_rotation, upright
 from faenet_calc.training.generate.labels import build_calculator, fingerprint
 from faenet_calc.training.generate.sampling import snapshots
@@ -349,11 +349,6 @@ def test_calculators_that_cannot_be_built_are_named():
         build_calculator(replace(config, kwargs={"colour": "red"}, factory="ase.build.molecule"))
 
 
-def test_recipes_of_the_examples_can_be_read(repository):
-    for path in sorted((repository / "examples" / "recipes").glob("*.yaml")):
-        assert plan(replace(load_recipe(path), tasks=50)), path
-
-
 def test_the_command_runs_and_reports(tmp_path, repository):
     recipe_file = repository / "examples" / "recipes" / "emt.yaml"
     arguments = [str(recipe_file), "-o", str(tmp_path), "--tasks", "2", "--format", "extxyz", "--json"]
@@ -363,13 +358,3 @@ def test_the_command_runs_and_reports(tmp_path, repository):
     assert printed["tasks"] == 2
     assert printed["labels"] == len(labels(tmp_path))
     assert printed["file"] == str(tmp_path / "labels.extxyz")
-
-
-def test_a_file_that_is_no_recipe_is_refused(tmp_path):
-    path = tmp_path / "r.yaml"
-    path.write_text("- a\n- b\n")
-    with pytest.raises(InputError, match="expected a mapping"):
-        load_recipe(path)
-    path.write_text("a: [1")
-    with pytest.raises(InputError, match="not YAML"):
-        load_recipe(path)

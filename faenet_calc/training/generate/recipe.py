@@ -231,16 +231,30 @@ def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recip
     """Read a recipe (YAML 1.2) strictly.
 
     Args:
-        path: The YAML file.
+        path: The YAML file; with ``based_on: OTHER.yaml`` (beside it) it holds only the settings that differ.
         overrides: Top-level settings that replace those of the file.
 
     Raises:
         InputError: The file is not YAML or not a recipe; every mistake is named.
     """
+    return from_mapping(Recipe, {**_settings(path), **(overrides or {})}, source=str(path))
+
+
+def _settings(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Top-level settings of a file and of those it is based on."""
+    if path.resolve() in readers:
+        raise InputError(f"{path} is based on itself; remove one based_on of {', '.join(map(str, readers))}")
     try:
         mapping = YAML(typ="safe", pure=True).load(path.read_text())
     except YAMLError as error:
         raise InputError(f"{path} is not YAML: {error}") from error
     if not isinstance(mapping, Mapping):
         raise InputError(f"{path} holds {type(mapping).__name__}, expected a mapping of recipe settings")
-    return from_mapping(Recipe, {**mapping, **(overrides or {})}, source=str(path))
+    own = dict(mapping)
+    base = own.pop("based_on", None)
+    if base is None:
+        return own
+    other = path.parent / str(base)
+    if not other.is_file():
+        raise InputError(f"{path} is based on {base}, but there is no file {other}")
+    return {**_settings(other, (*readers, path.resolve())), **own}
