@@ -45,8 +45,9 @@ def molecule_frames(positions: Tensor) -> tuple[Tensor, Tensor]:
     """
     centred = positions - positions.mean(dim=0)
     size = float(torch.linalg.vector_norm(centred, dim=1).max().detach())
-    if size == 0.0:
-        return torch.eye(3, dtype=positions.dtype, device=positions.device)[None], positions.new_ones(1)
+    if size == 0.0:  # an atom alone has no direction: with both signs, vectors average to zero
+        unit = torch.eye(3, dtype=positions.dtype, device=positions.device)
+        return torch.stack([unit, -unit]), positions.new_full((2,), 0.5)
     axis_atoms, axis_weights, radius = _windowed(centred, MAX_AXES)
     parts = [_around_axis(centred[atom], centred, radius, MAX_PARTNERS, axis_flips=False) for atom in axis_atoms]
     rotations = torch.cat([rotation for rotation, _ in parts])

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from ase import Atoms
 from ase.build import bulk, fcc111, molecule
 
 from faenet_calc import testing
@@ -65,3 +66,29 @@ def test_input_is_left_alone_and_must_be_something():
     assert (slab.get_tags() == before).all()
     with pytest.raises(InputError, match="no structures"):
         testing.check_potential(potential, [])
+
+
+def test_an_atom_alone_feels_no_direct_force():
+    potential = build_potential(
+        "modern-s", forces="direct", dtype="float64", hidden_channels=64, filters=32, interactions=1
+    )
+    atom = Atoms("Cu")
+    assert float(potential.predict(atom).forces.abs().max()) < 1e-14
+    # One frame has a direction that the atom does not have.
+    assert float(potential.predict(atom, frames="one").forces.abs().max()) > 1e-4
+    assert testing.check_potential(potential, {"Cu atom": atom, "crystal": crystal()}, nve_steps=0).passed
+
+
+def test_round_off_counts_relative_to_large_forces(modern_float32):
+    atoms = molecule("C6H6")
+    rows = {}
+    for factor in (1.0, 1e4):
+        steep = testing.scaled(modern_float32, factor)
+        report = testing.check_potential(steep, {"C6H6": atoms}, nve_steps=0)
+        rows[factor] = next(row for row in report.rows if row.law == "float32 - float64: forces")
+        wide, narrow = (p.predict(atoms).forces for p in (testing.in_float64(steep), steep))
+        found, largest = float((wide - narrow).abs().max()), float(wide.abs().max())
+        assert rows[factor].value == pytest.approx(found / max(1.0, largest), rel=1e-6)
+    assert largest > 100
+    assert found > rows[factor].limit, "in absolute terms it would have failed"
+    assert rows[factor].passed
