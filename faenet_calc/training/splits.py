@@ -119,15 +119,9 @@ def split_dataset(
         groups = together
     else:
         groups = _joined(together, _labels(dataset, kind))
-    if apart is None:
-        indices = _divide(groups, shares, seed, kind)
-    else:
-        rest = np.flatnonzero(~np.isin(groups, groups[apart]))
-        note = f"{len(groups) - len(apart) - len(rest)} structures belong to groups that stay apart and are left out"
-        if not len(rest):
-            raise InputError(f"split by {kind}: {note}; nothing is left")
-        groups = _numbered(groups[rest].tolist())
-        indices = {name: rest[chosen] for name, chosen in _divide(groups, shares, seed, kind).items()}
+    if apart is not None:
+        return _divide_the_rest(groups, apart, shares, seed, kind)
+    indices = _divide(groups, shares, seed, kind)
     return Split(indices=indices, kind=kind, n_groups=int(groups.max()) + 1, note=note)
 
 
@@ -246,6 +240,17 @@ def _joined(first: Integers, labels: Sequence[Any]) -> Integers:
     for one, other in {(int(a), int(b) + offset) for a, b in zip(first, second, strict=True)}:
         parent[root(one)] = root(other)
     return _numbered([root(int(one)) for one in first])
+
+
+def _divide_the_rest(groups: Integers, apart: Integers, shares: Mapping[str, float], seed: int, kind: str) -> Split:
+    """Divide what shares no group with the structures at ``apart``."""
+    rest = np.flatnonzero(~np.isin(groups, groups[apart]))
+    note = f"{len(groups) - len(apart) - len(rest)} structures belong to groups that stay apart and are left out"
+    if not len(rest):
+        raise InputError(f"split by {kind}: {note}; nothing is left")
+    left = _numbered(groups[rest].tolist())
+    indices = {name: rest[chosen] for name, chosen in _divide(left, shares, seed, kind).items()}
+    return Split(indices=indices, kind=kind, n_groups=int(left.max()) + 1, note=note)
 
 
 def _divide(groups: Integers, shares: Mapping[str, float], seed: int, kind: str) -> dict[str, Integers]:
