@@ -19,6 +19,7 @@ from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
 from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
 from faenet_calc.training.config import config_from_mapping, config_to_mapping, dump_config, resumed_config
+from faenet_calc.training.determinism import deterministic
 from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
 from faenet_calc.training.loss import TERMS, Loss
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
@@ -92,13 +93,9 @@ def train(
             if found and not resume:
                 (folder / FILE).unlink()
         ranks.barrier()
-        previous = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(device.type == "cpu", warn_only=True)
-        try:
+        with deterministic(device):
             run = Run(config, device, ranks, resume=resume and found, progress=progress)
             return run.loop(started, job_limit_s)
-        finally:
-            torch.use_deterministic_algorithms(previous)
 
 
 class Run:

@@ -12,6 +12,7 @@ from torch import Tensor
 from faenet_calc.evaluation import ForcesChoice
 from faenet_calc.potential import Potential
 from faenet_calc.prediction import Prediction
+from faenet_calc.tags import ADSORBATE
 from faenet_calc.training.data import LabelledBatch
 from faenet_calc.training.settings import LossConfig, LossKind
 
@@ -62,11 +63,11 @@ class Loss:
         )
 
     def counts(self, batch: LabelledBatch) -> dict[str, float]:
-        """Term → number of labelled structures or atoms that it is a mean over."""
+        """Term → number of labelled structures or (weighted) atoms that it is a mean over."""
         counted = self._counted(batch)
         counts = {
             "energy": (~batch.energy.isnan()).sum(),
-            "forces": (counted & ~batch.forces.isnan().any(dim=1)).sum(),
+            "forces": self._weights(batch)[counted & ~batch.forces.isnan().any(dim=1)].sum(),
             "stress": (~batch.stress.isnan().flatten(1).any(dim=1)).sum(),
             "conservation": counted.sum(),
         }
@@ -86,25 +87,25 @@ class Loss:
             difference = prediction.energy[known] - batch.energy[known]
             if config.per_atom:
                 difference = difference / batch.graph.atoms_per_graph[known]
-            result["energy"] = self._error(difference[:, None], config.energy_kind) / counts["energy"]
+            result["energy"] = self._errors(difference[:, None], config.energy_kind).sum() / counts["energy"]
         counted = self._counted(batch)
         if counts.get("forces"):
             assert prediction.forces is not None
             known = counted & ~batch.forces.isnan().any(dim=1)
-            error = self._error(prediction.forces[known] - batch.forces[known], config.forces_kind)
-            result["forces"] = error / counts["forces"]
+            errors = self._errors(prediction.forces[known] - batch.forces[known], config.forces_kind)
+            result["forces"] = (self._weights(batch)[known] * errors).sum() / counts["forces"]
         if counts.get("conservation"):
             assert prediction.direct_forces is not None and prediction.gradient_forces is not None
             target = prediction.gradient_forces
             if config.conservation_target == "detached":
                 target = target.detach()
             difference = prediction.direct_forces[counted] - target[counted]
-            result["conservation"] = self._error(difference, config.forces_kind) / counts["conservation"]
+            result["conservation"] = self._errors(difference, config.forces_kind).sum() / counts["conservation"]
         if counts.get("stress"):
             assert prediction.stress is not None
             known = ~batch.stress.isnan().flatten(1).any(dim=1)
             difference = (prediction.stress[known] - batch.stress[known]).flatten(1)
-            result["stress"] = self._error(difference, config.stress_kind) / counts["stress"]
+            result["stress"] = self._errors(difference, config.stress_kind).sum() / counts["stress"]
         return result
 
     def total(self, terms: Mapping[str, Tensor]) -> Tensor:
@@ -115,17 +116,22 @@ class Loss:
         """[n_atoms] bool, whose forces count."""
         return batch.free if self.config.free_atoms_only else torch.ones_like(batch.free)
 
-    def _error(self, difference: Tensor, kind: LossKind) -> Tensor:
-        """Summed error of rows [n, k]; the mean over components, or the length of the row for l2."""
+    def _weights(self, batch: LabelledBatch) -> Tensor:
+        """[n_atoms] weights of their forces."""
+        weights = torch.ones_like(batch.forces[:, 0])
+        return weights.masked_fill(batch.graph.tags == ADSORBATE, self.config.adsorbate_weight)
+
+    def _errors(self, difference: Tensor, kind: LossKind) -> Tensor:
+        """[n] errors of rows [n, k]; the mean over components, or the length of the row for l2."""
         if kind == "l2":
-            return _length(difference).sum()
+            return _length(difference)
         if kind == "mse":
-            return difference.square().mean(dim=1).sum()
+            return difference.square().mean(dim=1)
         if kind == "mae":
-            return difference.abs().mean(dim=1).sum()
+            return difference.abs().mean(dim=1)
         delta = self.config.huber_delta
         zero = torch.zeros_like(difference)
-        return torch.nn.functional.huber_loss(difference, zero, reduction="none", delta=delta).mean(dim=1).sum() / delta
+        return torch.nn.functional.huber_loss(difference, zero, reduction="none", delta=delta).mean(dim=1) / delta
 
 
 def _length(rows: Tensor) -> Tensor:

@@ -145,6 +145,7 @@ class LossConfig:
         huber_delta: Where huber turns from quadratic to linear, in the units above.
         per_atom: Energy errors are divided by the number of atoms.
         free_atoms_only: Forces of constrained atoms do not count.
+        adsorbate_weight: How much a force on an adsorbate atom (tag 2) counts where one on another atom counts 1.
     """
 
     energy: float = 1.0
@@ -158,6 +159,7 @@ class LossConfig:
     huber_delta: float = 0.01
     per_atom: bool = True
     free_atoms_only: bool = False
+    adsorbate_weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,20 @@ def test_only_free_atoms_count(batch):
     assert value(everywhere, batch, dataclasses.replace(prediction, forces=fixed_wrong))[0] > 1.0
 
 
+def test_forces_on_adsorbates_count_as_often_as_asked(batch):
+    tags = torch.zeros_like(batch.graph.tags)
+    tags[:3] = 2
+    batch = dataclasses.replace(batch, graph=batch.graph.replace(tags=tags))
+    wrong = torch.where(tags[:, None] == 2, batch.forces + 1.0, batch.forces)
+    prediction = dataclasses.replace(shifted(batch, 0.0, [0.0] * 3), forces=wrong)
+    config = LossConfig(energy=0.0, forces=1.0, forces_kind="mae", adsorbate_weight=4.0)
+    others = len(tags) - 3
+    assert value(config, batch, prediction)[0] == pytest.approx(12 / (12 + others))
+    assert value(dataclasses.replace(config, adsorbate_weight=1.0), batch, prediction)[0] == pytest.approx(
+        3 / (3 + others)
+    )
+
+
 def test_missing_labels_do_not_count(batch):
     energy, forces = batch.energy.clone(), batch.forces.clone()
     energy[0], forces[:2] = torch.nan, torch.nan

@@ -1,0 +1,21 @@
+"""Runs that repeat to the last bit on a CPU (L3)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils import deterministic as settings
+
+
+@contextmanager
+def deterministic(device: torch.device) -> Iterator[None]:
+    """The same sums in the same order on a CPU; new tensors are not filled first, since none is read before written."""
+    previous = torch.are_deterministic_algorithms_enabled()
+    filled = settings.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(device.type == "cpu", warn_only=True)
+    settings.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(previous)
+        settings.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
