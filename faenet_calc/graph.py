@@ -263,8 +263,8 @@ class AtomGraph:
             cell=(pos.new_zeros(n_graphs, 3, 3) if cell is None else cell.to(pos.dtype).reshape(n_graphs, 3, 3)),
             pbc=pbc.bool().reshape(n_graphs, 3),
             graph_of_atom=graph_of_atom,
-            centre=centre[order],
-            neighbor=neighbor[order],
+            centre=centre[order].long(),
+            neighbor=neighbor[order].long(),
             shift=shift[order].round().long(),
         )
 

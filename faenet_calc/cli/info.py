@@ -38,7 +38,7 @@ def command(model: str | None, as_json: bool) -> None:
 def describe(potential: "Potential") -> dict[str, Any]:
     """A model in JSON values, by the names that ``info`` prints."""
     from faenet_calc import elements, pretrained
-    from faenet_calc.kernels.building import unavailable
+    from faenet_calc.kernels.building import library, unavailable
 
     config, metadata = potential.config, potential.metadata
     extra = dict(metadata.get("extra", {}))
@@ -63,7 +63,7 @@ def describe(potential: "Potential") -> dict[str, Any]:
         "deletes_subsurface_atoms": config.graph.rewiring == "remove-tag-0",
         "parameters": sum(value.numel() for value in potential.parameters()),
         "dtype": str(potential.dtype).removeprefix("torch."),
-        "compiled_code": unavailable() or "yes",
+        "compiled_code": "yes" if library("messages.c", "float") else unavailable() or "compiling failed, see the log",
         "supported_elements": [elements.symbol(z) for z in potential.supported_elements],
         "trained_elements": [elements.symbol(z) for z in config.trained_elements],
         "notes": _notes(potential, extra),

@@ -13,7 +13,7 @@
 
 #define FROM(block) ((size_t)(block) * width / blocks)
 #define SWISH(z, s) ((z) * (s))
-#define FIRST(value, s) ((value) + (s) * (1 - (value)))
+#define FIRST(value, s) ((s) + (value) * (1 - (s)))
 #define SECOND(z, value, s) (((z) - 2 * (value) + 2) * (s) * (1 - (s)))
 #define COLUMNS(block) _Pragma("omp simd") for (size_t k = FROM(block); k < FROM((block) + 1); k++)
 #define IN_BLOCKS _Pragma("omp parallel for num_threads(blocks) if (blocks > 1)") for (int64_t b = 0; b < blocks; b++)
@@ -82,7 +82,8 @@ void messages_slope_backward(In slope, In z, In s, In x, In weight, In by_z, In 
             along += moved * de[k];
             of_de[k] += w * moved + by_w * xe[k] * value;
             of_xe[k] += (w * turned + by_w * value) * de[k];
-            of_ze[k] = (w * xe[k] * SECOND(ze[k], value, se[k]) * by_ze[k] + first * (w * by_xe[k] + by_w * xe[k])) * de[k];
+            const REAL bent = w * xe[k] * SECOND(ze[k], value, se[k]) * by_ze[k];
+            of_ze[k] = (bent + first * (w * by_xe[k] + by_w * xe[k])) * de[k];
         }
         if (weight) of_weight[b * edges + edge] = along;
     }

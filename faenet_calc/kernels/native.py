@@ -1,13 +1,13 @@
 """The functions of ``plain.py`` in one pass each, compiled from ``messages.c`` (L1)."""
 
 import ctypes
+import os
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor
 
-from faenet_calc.kernels.building import compiled
+from faenet_calc.kernels.building import Library, library
 
 _REAL = {torch.float32: "float", torch.float64: "double"}
 _NUMBERS_PER_THREAD = 1 << 16
@@ -15,13 +15,17 @@ _LEAST_COLUMNS = 16  # of a thread: shorter pieces of rows share lines of the ca
 
 
 def serves(values: Tensor) -> bool:
-    """Whether tensors like this one can be computed here: real numbers of this processor, and a compiler was found."""
+    """Whether tensors like this one are computed here: real numbers of this processor, and a compiler was found."""
     here = type(values) is Tensor and values.device.type == "cpu" and values.dtype in _REAL
-    return here and not torch.compiler.is_compiling() and _library(_REAL[values.dtype]) is not None
+    if not here or torch.compiler.is_compiling():
+        return False
+    found = _library(values.dtype)
+    return found is not None and (found.threaded or torch.get_num_threads() == 1)
 
 
 def swish_slope(slope: Tensor, z: Tensor, s: Tensor) -> Tensor:
     """The product slope ⊙ σ'(z), of any shape."""
+    _shaped(z.shape, slope, s)
     result = z.new_empty(z.shape)
     _call("swish_slope", (slope, z, s), (result,), z.numel(), blocks=_blocks(1, z.numel()))
     return result
@@ -29,6 +33,7 @@ def swish_slope(slope: Tensor, z: Tensor, s: Tensor) -> Tensor:
 
 def swish_slope_backward(second: Tensor, slope: Tensor, z: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     """Derivatives of <second, slope ⊙ σ'(z)> by slope and z."""
+    _shaped(z.shape, second, slope, s)
     results = z.new_empty(z.shape), z.new_empty(z.shape)
     _call("swish_slope_backward", (second, slope, z, s), results, z.numel(), blocks=_blocks(1, z.numel()))
     return results
@@ -36,8 +41,11 @@ def swish_slope_backward(second: Tensor, slope: Tensor, z: Tensor, s: Tensor) ->
 
 def messages(z: Tensor, s: Tensor, x: Tensor, weight: Tensor | None, centre: Tensor, neighbor: Tensor) -> Tensor:
     """Messages m [n_nodes, F]."""
+    _shaped(z.shape, s)
+    _shaped((len(x), z.shape[1]), x)
+    _shaped((len(z), 1), weight)
     total = x.new_zeros(x.shape)
-    ends = _within(centre, len(x)), _within(neighbor, len(x))
+    ends = _within(centre, len(x), len(z)), _within(neighbor, len(x), len(z))
     _call("messages", (z, s, x, weight, *ends), (total,), *z.shape, blocks=_blocks(*z.shape))
     return total
 
@@ -46,9 +54,12 @@ def messages_slope(
     slope: Tensor, z: Tensor, s: Tensor, x: Tensor, weight: Tensor | None, centre: Tensor, neighbor: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Derivatives of <slope, m> by z, x and weight."""
+    _shaped(z.shape, s)
+    _shaped((len(x), z.shape[1]), x, slope)
+    _shaped((len(z), 1), weight)
     blocks = _blocks(*z.shape)
     of_z, of_x, of_weight = z.new_empty(z.shape), x.new_zeros(x.shape), _of_weight(weight, blocks)
-    inputs = (slope, z, s, x, weight, _within(centre, len(slope)), _within(neighbor, len(x)))
+    inputs = (slope, z, s, x, weight, _within(centre, len(x), len(z)), _within(neighbor, len(x), len(z)))
     _call("messages_slope", inputs, (of_z, of_x, of_weight), *z.shape, blocks=blocks)
     return of_z, of_x, _over_blocks(of_weight)
 
@@ -64,10 +75,14 @@ def messages_slope_backward(
     neighbor: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """With D = <seconds, derivatives of messages_slope>: dD by slope, z, x and weight."""
+    by_z, by_x, by_weight = seconds
+    _shaped(z.shape, s, by_z)
+    _shaped((len(x), z.shape[1]), x, slope, by_x)
+    _shaped((len(z), 1), weight, by_weight)
     blocks = _blocks(*z.shape)
     of_slope, of_z, of_x = slope.new_zeros(slope.shape), z.new_empty(z.shape), x.new_zeros(x.shape)
     of_weight = _of_weight(weight, blocks)
-    inputs = (slope, z, s, x, weight, *seconds, _within(centre, len(slope)), _within(neighbor, len(x)))
+    inputs = (slope, z, s, x, weight, *seconds, _within(centre, len(x), len(z)), _within(neighbor, len(x), len(z)))
     _call("messages_slope_backward", inputs, (of_slope, of_z, of_x, of_weight), *z.shape, blocks=blocks)
     return of_slope, of_z, of_x, _over_blocks(of_weight)
 
@@ -79,8 +94,10 @@ def sum_of_rows(values: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
     total = values[0].new_empty(len(indices[0]), values[0].shape[1])
     size, blocks = total.shape, _blocks(*total.shape)
     (one, at_one), (other, at_other), *rest = (
-        (value, _within(index, len(value))) for value, index in zip(values, indices, strict=True)
+        (value, _within(index, len(value), len(total))) for value, index in zip(values, indices, strict=True)
     )
+    for value in values:
+        _shaped((len(value), total.shape[1]), value)
     _call("look_up_two_rows", (one, at_one, other, at_other), (total,), *size, blocks=blocks)
     for value, index in rest:
         _call("add_looked_up_rows", (value, index), (total,), *size, blocks=blocks)
@@ -90,14 +107,13 @@ def sum_of_rows(values: Sequence[Tensor], indices: Sequence[Tensor]) -> Tensor:
 def rows_summed_at(index: Tensor, rows: Tensor, size: int) -> Tensor:
     """[size, F] sums of the rows [n_edges, F] with the same index."""
     total = rows.new_zeros(size, rows.shape[1])
-    _call("add_rows_where_indexed", (rows, _within(index, size)), (total,), *rows.shape, blocks=_blocks(*rows.shape))
+    inputs = rows, _within(index, size, len(rows))
+    _call("add_rows_where_indexed", inputs, (total,), *rows.shape, blocks=_blocks(*rows.shape))
     return total
 
 
-@cache
-def _library(real: str) -> ctypes.CDLL | None:
-    path = compiled("messages.c", real)
-    return None if path is None else ctypes.CDLL(str(path))
+def _library(real: torch.dtype) -> Library | None:
+    return library("messages.c", _REAL[real])
 
 
 def _call(
@@ -118,21 +134,46 @@ def _call(
     if wrong:
         raise TypeError(f"{name} computes in {real} with indices of torch.int64, and got {wrong}")
     addresses = [ctypes.c_void_p(None if array is None else array.data_ptr()) for array in (*arrays, *outputs)]
-    getattr(_library(_REAL[real]), name)(*addresses, *map(ctypes.c_int64, (*sizes, blocks)))
+    found = _library(real)
+    assert found is not None
+    getattr(found.functions, name)(*addresses, *map(ctypes.c_int64, (*sizes, blocks)))
 
 
-def _within(index: Tensor, size: int) -> Tensor:
-    """The indices, if all are rows of an array with ``size`` of them: compiled code would not notice others."""
-    if index.numel():
+# Compiled code would not notice arrays of other shapes and rows that do not exist, and read what is not theirs.
+
+
+def _shaped(shape: Sequence[int], *arrays: Tensor | None) -> None:
+    for array in arrays:
+        if array is not None and array.shape != torch.Size(shape):
+            raise ValueError(f"arrays of shape {tuple(shape)} are expected, one has {tuple(array.shape)}")
+
+
+def _within(index: Tensor, size: int, n_edges: int) -> Tensor:
+    """The indices [n_edges], if all are rows of an array with ``size`` of them."""
+    if index.dtype != torch.int64:
+        raise TypeError(f"indices are torch.int64, not {index.dtype}")
+    _shaped((n_edges,), index)
+    if n_edges:
         first, last = map(int, index.aminmax())
         if first < 0 or last >= size:
             raise IndexError(f"rows {first} to {last} are asked for, and there are {size}")
     return index
 
 
+_after_fork = False
+
+
+def _remember_fork() -> None:
+    global _after_fork
+    _after_fork = True
+
+
+os.register_at_fork(after_in_child=_remember_fork)
+
+
 def _blocks(rows: int, columns: int) -> int:
     """Among how many threads the columns of [rows, columns] numbers are divided."""
-    threads = torch.get_num_threads()
+    threads = 1 if _after_fork else torch.get_num_threads()  # libgomp's threads do not survive a fork
     return max(1, min(threads, rows * columns // _NUMBERS_PER_THREAD, columns // _LEAST_COLUMNS))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from faenet_calc.errors import InputError
 from faenet_calc.evaluation import ForcesChoice
 from faenet_calc.potential import Potential
 from faenet_calc.prediction import Prediction
@@ -28,6 +29,10 @@ class Loss:
     """
 
     def __init__(self, config: LossConfig, forces: str) -> None:
+        if config.adsorbate_weight < 0:
+            raise InputError(
+                f"loss.adsorbate_weight = {config.adsorbate_weight}, expected at least 0; 1 is like others"
+            )
         self.config = config
         self.weights = {name: float(getattr(config, name)) for name in TERMS}
         if forces == "none":

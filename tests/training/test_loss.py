@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_set import write_small_set
 
+from faenet_calc.errors import InputError
 from faenet_calc.potential import build_potential
 from faenet_calc.prediction import Prediction
 from faenet_calc.training.data import collate, open_dataset
@@ -73,6 +74,8 @@ def test_forces_on_adsorbates_count_as_often_as_asked(batch):
     assert value(dataclasses.replace(config, adsorbate_weight=1.0), batch, prediction)[0] == pytest.approx(
         3 / (3 + others)
     )
+    with pytest.raises(InputError, match=r"adsorbate_weight = -1.0"):
+        value(dataclasses.replace(config, adsorbate_weight=-1.0), batch, prediction)
 
 
 def test_missing_labels_do_not_count(batch):

@@ -10,7 +10,7 @@ import torch
 from faenet_calc.kernels import building, fastest_for, native, plain
 
 needs_compiler = pytest.mark.skipif(
-    building.unavailable() is not None, reason=f"nothing is compiled here: {building.unavailable()}"
+    building.library("messages.c", "float") is None, reason=f"nothing is compiled here: {building.unavailable()}"
 )
 N_NODES, N_EDGES, WIDTH = 60, 2500, 112
 
@@ -45,7 +45,7 @@ def _all_results(kernels, a: dict[str, torch.Tensor], weighted: bool) -> list[to
         *kernels.messages_slope(a["slope"], a["z"], a["s"], a["x"], *edges),
         *kernels.messages_slope_backward(seconds, a["slope"], a["z"], a["s"], a["x"], *edges),
         kernels.sum_of_rows([a["x"], a["slope"]], [a["centre"], a["neighbor"]]),
-        kernels.sum_of_rows([a["x"], a["slope"], a["by_z"]], [a["centre"], a["neighbor"], a["centre"]]),
+        kernels.sum_of_rows([a["x"], a["slope"], a["by_x"]], [a["centre"], a["neighbor"], a["centre"]]),
         kernels.rows_summed_at(a["centre"], transposed, N_NODES),
     ]
     return [result for result in results if result is not None]
@@ -82,13 +82,35 @@ def test_threads_do_not_change_sums_over_edges(threads):
 
 
 @needs_compiler
-def test_rows_that_do_not_exist_are_an_error():
-    values = torch.ones(3, 4)
+@pytest.mark.parametrize("n_edges", [0, 1])
+def test_hardly_any_edges(n_edges):
+    arrays = _arrays(torch.float64)
+    few = {name: value[:n_edges] if len(value) == N_EDGES else value for name, value in arrays.items()}
+    for one, right in zip(_all_results(native, few, True), _all_results(plain, few, True), strict=True):
+        assert torch.allclose(one, right, rtol=1e-12)
+
+
+@needs_compiler
+def test_slope_of_large_arguments_is_zero_and_one():
+    z = torch.tensor([-1e8, 1e8])
+    for kernels in (native, plain):
+        assert kernels.swish_slope(torch.ones(2), z, torch.sigmoid(z)).tolist() == [0.0, 1.0]
+
+
+@needs_compiler
+def test_what_does_not_fit_together_is_an_error():
+    values, index = torch.ones(3, 4), torch.tensor([0, 1])
     for wrong in (-1, 3):
         with pytest.raises(IndexError, match="there are 3"):
-            native.sum_of_rows([values, values], [torch.tensor([0, wrong]), torch.tensor([0, 1])])
+            native.sum_of_rows([values, values], [torch.tensor([0, wrong]), index])
     with pytest.raises(TypeError, match="float64"):
-        native.sum_of_rows([values, values.double()], [torch.tensor([0]), torch.tensor([0])])
+        native.sum_of_rows([values, values.double()], [index, index])
+    with pytest.raises(TypeError, match="int32"):
+        native.sum_of_rows([values, values], [index, index.int()])
+    with pytest.raises(ValueError, match=r"\(3, 4\) are expected, one has \(3, 2\)"):
+        native.sum_of_rows([values, values[:, :2]], [index, index])
+    with pytest.raises(ValueError, match=r"\(2, 1\) are expected"):
+        native.messages(values[:2], values[:2], values, values[:1, :1], index, index)
     assert fastest_for(values, values.double()) is plain and fastest_for(values, None) is native
 
 
@@ -121,15 +143,16 @@ def _run(tmp_path, **environment: str) -> tuple[str, list[float], str]:
 
 @needs_compiler
 def test_without_a_working_compiler_the_answer_is_the_same(tmp_path):
-    broken = tmp_path / "broken-cc"
-    broken.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'no such instruction' >&2; exit 1\n")
-    broken.chmod(0o755)
     used, expected, _ = _run(tmp_path)
     assert used == "True" and len(list(tmp_path.glob("faenet-calc/compiled/*-float-*.so"))) == 1
+    broken, empty = tmp_path / "broken-cc", tmp_path / "empty-cc"
+    broken.write_text("#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho 'no such instruction' >&2; exit 1\n")
+    empty.write_text('#!/bin/sh\nfor last; do :; done; [ "$1" = --version ] || echo x > "$last"\n')
     for changes, reason in [
         ({"FAENET_CALC_NATIVE": "0"}, "FAENET_CALC_NATIVE=0 is set"),
         ({"CC": "no-such-compiler"}, "no C compiler"),
-        ({"CC": str(broken)}, "no such instruction"),
+        ({"CC": f"sh {broken}"}, "no such instruction"),
+        ({"CC": f"sh {empty}"}, "file too short"),
     ]:
         used, found, log = _run(tmp_path / "other", **changes)
         assert used == "False" and found == pytest.approx(expected, rel=1e-5) and reason in log
@@ -137,10 +160,26 @@ def test_without_a_working_compiler_the_answer_is_the_same(tmp_path):
 
 
 @needs_compiler
+def test_a_folder_that_cannot_be_written_is_not_needed(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    used, _, _ = _run(tmp_path / "file")
+    assert used == "True" and (tmp_path / "file").read_text() == "in the way"
+
+
+@needs_compiler
 def test_a_library_is_compiled_once_and_again_for_another_machine(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = building.compiled("messages.c", "float")
+    monkeypatch.setattr(building, "_folder", lambda: tmp_path)
+    first = building._build("messages.c", "float", threaded=False)
     written = first.stat().st_mtime_ns
-    assert building.compiled("messages.c", "float") == first and first.stat().st_mtime_ns == written
-    monkeypatch.setattr(building, "_machine", lambda compiler: b"another processor")
-    assert building.compiled("messages.c", "float") != first
+    assert building._build("messages.c", "float", threaded=False) == first and first.stat().st_mtime_ns == written
+    monkeypatch.setattr(building, "_machine", lambda: b"another processor")
+    assert building._build("messages.c", "float", threaded=False) != first
+
+
+@needs_compiler
+def test_a_library_without_threads_serves_one_thread_only(monkeypatch, threads):
+    alone = building.Library(building.library("messages.c", "float").functions, threaded=False)
+    monkeypatch.setattr(native, "library", lambda source, real: alone)
+    for n_threads, module in ((1, native), (2, plain)):
+        threads(n_threads)
+        assert fastest_for(torch.zeros(1)) is module
