@@ -75,10 +75,10 @@ class System:
 
 SYSTEMS = {
     "CO on Cu(111)": System(build=lambda: adsorbed("Cu", "fcc111", "CO", "ontop"), temperature_K=400),
-    "OH on Pt(111)": System(build=lambda: adsorbed("Pt", "fcc111", "OH", "ontop"), temperature_K=300),
+    "OH on Pt(111)": System(build=lambda: adsorbed("Pt", "fcc111", "OH", "ontop"), temperature_K=380),
     "O on Ru(0001)": System(build=lambda: adsorbed("Ru", "hcp0001", "O", "hcp"), temperature_K=500),
     "Au bulk": System(build=gold, temperature_K=500),
-    "NO on CuPd(100)": System(build=lambda: adsorbed("Cu50Pd50", "fcc100", "NO", "ontop"), temperature_K=300),
+    "NO on CuPd(100)": System(build=lambda: adsorbed("Cu50Pd50", "fcc100", "NO", "ontop"), temperature_K=380),
 }
 
 

@@ -35,7 +35,16 @@ _SOURCES: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "HCOOH": ("HCOOH", 0, ()),
     "H2O2": ("H2O2", 0, ()),
     "HCN": ("HCN", 0, ()),
+    "C2H2": ("C2H2", 0, ()),
     "C2H4": ("C2H4", 0, ()),
+    "C2H6": ("C2H6", 0, ()),
+    "C6H6": ("C6H6", 0, ()),
+    "CH3CHO": ("CH3CHO", 0, ()),
+    "CH3CH2OH": ("CH3CH2OH", 2, ()),
+    "CH3NH2": ("H3CNH2", 1, ()),
+    "N2H4": ("N2H4", 0, ()),
+    "N2O": ("N2O", 0, ()),
+    "NO2": ("NO2", 0, ()),
 }
 ADSORBATES = tuple(_SOURCES)
 GAS = tuple(name for name in _SOURCES if len(name) > 1)
