@@ -18,7 +18,7 @@ from training_throughput import our_step, slabs
 
 from faenet_calc import FAENetCalculator
 from faenet_calc.checkpoint import load_potential
-from faenet_calc.kernels.building import unavailable
+from faenet_calc.kernels.building import library, unavailable
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.training.settings import LossConfig
 
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--models", nargs="+", default=["metals-s", "metals-m"])
     arguments = parser.parse_args()
-    if unavailable() is not None:
-        raise SystemExit(f"nothing to compare: {unavailable()}")
+    if library("messages.c", "float") is None:
+        raise SystemExit(f"nothing to compare: {unavailable() or 'compiling failed, see the log'}")
     torch.set_num_threads(1)
     keep_freed_memory()
     for model in arguments.models:
