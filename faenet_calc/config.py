@@ -78,6 +78,8 @@ class ModelConfig:
         split_filter: Compute the node parts of a filter's linear map once per node. Same function, about half the work;
             off for imported weights, whose round-off is then upstream's too.
         extra_layer: One more linear layer in every interaction ("complex MP").
+        feed_forward: Width of a two-layer network of every atom after each interaction; 0 leaves it out. There are some
+            forty edges to an atom, so width is cheap here.
         graph_norm: GraphNorm per structure and frame, as upstream weights need; off for a true energy surface.
         mean_neighbors: Messages are divided by the square root of this number; 1 leaves them as they are.
         jumping: How the outputs of all blocks are combined. ``concat`` mixes per-atom outputs without bias;
@@ -97,6 +99,7 @@ class ModelConfig:
     edge_features: EdgeFeatures = "r_and_distance"
     split_filter: bool = True
     extra_layer: bool = False
+    feed_forward: int = 0
     graph_norm: bool = False
     mean_neighbors: float = 1.0
     jumping: JumpingConnection = "concat"

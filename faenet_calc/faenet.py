@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from faenet_calc.config import ModelConfig
 from faenet_calc.embeddings import AtomEmbedding, EdgeEmbedding, GaussianBasis, envelope
 from faenet_calc.frames import FramedGraph
-from faenet_calc.layers import AtomOutput, ForceDecoder, Interaction, edge_width
+from faenet_calc.layers import AtomOutput, FeedForward, ForceDecoder, Interaction, edge_width
 from faenet_calc.messages import activation
 
 
@@ -62,6 +62,10 @@ class FAENet(nn.Module):
         self.atom_embedding = AtomEmbedding(config.atoms, hidden, act)
         self.edge_embedding = EdgeEmbedding(config, edge_width(config), act)
         self.interaction_blocks = nn.ModuleList(Interaction(config, act) for _ in range(config.interactions))
+        n_feed_forward = config.interactions if config.feed_forward else 0
+        self.feed_forward_blocks = nn.ModuleList(
+            FeedForward(hidden, config.feed_forward, act) for _ in range(n_feed_forward)
+        )
         self.output_block = AtomOutput(hidden, config.energy_weighting == "final", act)
         self.w_lin = nn.Linear(hidden, 1) if config.energy_weighting == "initial" else None
         n_outputs = config.interactions + 1
@@ -85,6 +89,8 @@ class FAENet(nn.Module):
                 nn.init.xavier_uniform_(module.weight, gain=1.0 if module is self.output_block.lin2 else gain)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
+        for block in self.feed_forward_blocks:
+            nn.init.zeros_(cast(FeedForward, block).lin_out.weight)
         if self.mlp_skip_co is not None and self.config.jumping == "concat":
             nn.init.constant_(self.mlp_skip_co.weight, (self.config.interactions + 1) ** -0.5)
 
@@ -115,8 +121,10 @@ class FAENet(nn.Module):
             cutoff = cutoff if distance_of_copy is None else cutoff.index_select(0, distance_of_copy)
         alpha = None if self.w_lin is None else self.w_lin(h)[:, 0]
         states = [h]
-        for block in self.interaction_blocks:
+        for number, block in enumerate(self.interaction_blocks):
             h = h + block(h, e, cutoff, framed)
+            if self.feed_forward_blocks:
+                h = h + self.feed_forward_blocks[number](h)
             states.append(h)
         if self.config.jumping == "concat_atom":
             assert self.mlp_skip_co is not None

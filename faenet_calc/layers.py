@@ -150,6 +150,20 @@ class Interaction(nn.Module):
         return total if self.scale == 1.0 else total * self.scale
 
 
+class FeedForward(nn.Module):
+    """Δh_i = lin_out σ(lin_in h_i), an atom by itself; zero until it is trained."""
+
+    def __init__(self, hidden: int, width: int, act: Act) -> None:
+        super().__init__()
+        self.act = act
+        self.lin_in = nn.Linear(hidden, width)
+        self.lin_out = nn.Linear(width, hidden)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Δh [n_nodes, H] from nodes h [n_nodes, H]."""
+        return cast(Tensor, self.lin_out(self.act(self.lin_in(h))))
+
+
 def edge_width(config: ModelConfig) -> int:
     """Width of the edge embedding: H where edges multiply atom states directly, F elsewhere."""
     return config.hidden_channels if config.message in ("simple", "attention") else config.filters

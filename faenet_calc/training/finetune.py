@@ -20,6 +20,8 @@ def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:
     """The settings with the network, frames, graph and energy of the model to continue from, and that model."""
     assert config.finetune.checkpoint is not None
     potential = load_potential(config.finetune.checkpoint, device="cpu", dtype=config.run.dtype)
+    if config.finetune.feed_forward is not None:
+        potential = with_feed_forward(potential, config.finetune.feed_forward, seed=config.run.seed)
     own: PotentialConfig = potential.config
     model = ModelSection(
         **{f.name: getattr(own.model, f.name) for f in dataclasses.fields(own.model)},
@@ -32,6 +34,23 @@ def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:
     )
     adopted = dataclasses.replace(config, model=model, frames=frames, graph=own.graph, energy=own.energy)
     return adopted, potential
+
+
+def with_feed_forward(potential: Potential, width: int, *, seed: int) -> Potential:
+    """The same energy surface with a network of single atoms after each interaction, ready to be trained."""
+    present = potential.config.model.feed_forward
+    if present or width < 1:
+        raise InputError(
+            f"finetune.feed_forward = {width} for a model with model.feed_forward = {present}; it takes a width of at "
+            "least 1 for a model that has 0: leave it out"
+        )
+    model = dataclasses.replace(potential.config.model, feed_forward=width)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        wider = Potential(dataclasses.replace(potential.config, model=model))
+    wider.model.to(next(potential.model.parameters()).dtype)
+    wider.model.load_state_dict({**wider.model.state_dict(), **potential.model.state_dict()})
+    return wider
 
 
 def refitted(

@@ -34,6 +34,24 @@ def test_every_option_is_an_exact_smooth_surface(option):
         assert not smooth or testing.force_deviation(potential, crystal(), n_atoms=1) < 1e-8, choice
 
 
+def test_networks_of_single_atoms_keep_the_surface_exact():
+    """They start at zero, so they are given weights first; then they must change the energy and nothing else."""
+    potential = build_potential("modern-s", dtype="float64", feed_forward=24, **SMALL)
+    without = build_potential("modern-s", dtype="float64", **SMALL)
+    without.model.load_state_dict(
+        {key: value for key, value in potential.model.state_dict().items() if "feed_forward" not in key}
+    )
+    energies = [model.predict(crystal(), ("energy",)).energy for model in (potential, without)]
+    assert torch.equal(*energies)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for block in potential.model.feed_forward_blocks:
+            block.lin_out.weight.normal_(0, 0.1, generator=generator)
+    assert (potential.predict(crystal(), ("energy",)).energy - energies[0]).abs() > 1e-4
+    assert testing.rotation_deviation(potential, crystal()).energy_per_atom < 1e-12
+    assert testing.force_deviation(potential, crystal(), n_atoms=1) < 1e-8
+
+
 @pytest.mark.parametrize("kind", ["simple", "mlp", "res", "res_updown"])
 @pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 def test_direct_forces_are_equivariant(kind, norm):
