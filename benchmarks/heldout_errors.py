@@ -1,14 +1,16 @@
 """How wrong are models on systems that they never saw, and why were those held out?
 
-    python benchmarks/heldout_errors.py metals-s metals-m metals-direct --data labels/metals/labels.extxyz \
-        [--train train.extxyz] [--json rows.jsonl]
+    python benchmarks/heldout_errors.py metals-s metals-m metals-direct [--data labels.extxyz] [--train train.extxyz] \
+        [--json rows.jsonl]
 
 A MODEL is a shipped name, a checkpoint (called by the name of its folder), a peer's checkpoint (`peer_schnet.py`), or
 one of those with its frames, as in `metals-s:one`. Only structures marked `split=heldout` count where there are such;
-`--split test` takes those of another word. Errors are given in total, by the rule of the recipe that held a system out
-(a structure that several rules match counts for each), by kind of structure, by how it was sampled, by adsorbate and by
-metal, beside a mean predictor: element energies fitted to the training set (those of DATA marked `train` if no file is
-given) and no forces.
+`--split test` takes those of another word. Without `--data` they are the 712 held-out structures of the recipe
+(examples/recipes/metals.yaml, its first 882 tasks), stored in benchmarks/data.
+
+Errors are given in total, by the rule of the recipe that held a system out (a structure that several rules match counts
+for each), by kind of structure, by how it was sampled, by adsorbate and by metal, beside a mean predictor: element
+energies fitted to the training set (those of DATA marked `train` if no file is given) and no forces.
 
 Energies are total energies. Columns: structures, systems, energy MAE and RMSE (meV/atom), MAE of the energy of a whole
 structure (eV, what enters an adsorption energy), force MAE and RMSE (meV/Å, per component, all atoms), force MAE on the
@@ -43,6 +45,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+HELDOUT = Path(__file__).parent / "data" / "metals-heldout.extxyz.xz"
 MEAN_PREDICTOR = "mean predictor"
 # metric → (unit, heading)
 METRICS = {
@@ -317,7 +320,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("models", nargs="+", metavar="MODEL")
-    result.add_argument("--data", type=Path, nargs="+", required=True)
+    result.add_argument("--data", type=Path, nargs="+", default=[HELDOUT])
     result.add_argument("--train", type=Path, nargs="*", default=[])
     result.add_argument("--recipe", type=Path, default=RECIPE, help="whose rules say why a system is held out")
     result.add_argument("--split", help="word of the structures that count; default: heldout where there are some")

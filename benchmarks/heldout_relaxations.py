@@ -1,12 +1,15 @@
 """Do relaxations of systems that no model was trained on end where the reference ends, and how fast?
 
+    python benchmarks/heldout_relaxations.py compare MODEL
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
-    python benchmarks/heldout_relaxations.py compare MODEL minima.jsonl
-    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL minima.jsonl
-    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat minima.jsonl
 
-`reference` needs the labelling calculator of the recipe (examples/recipes/metals.yaml: nequix and chgnet) and writes
-starts, minima, energies and CPU times, a line per system; run again, it goes on. `compare` needs the model only.
+`compare` needs the model only; where the reference ends is stored in benchmarks/data/metals-minima.jsonl (`--minima`
+takes another file). `reference` makes such a file with the labelling calculator of the recipe
+(examples/recipes/metals.yaml: nequix and chgnet): starts, minima, energies and CPU times, a line per system; run again,
+it goes on. `--set in_parts=true` gives that calculator a keyword; the stored file is of this form of it, which is about
+three times faster than the package's own (scripts/fast_nequix.py).
 `speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
 reasons too. `repeat` compares the reference with itself, from starts whose free atoms are moved at random: what is left
 of "the same site" when nothing but the start differs a little.
@@ -28,7 +31,7 @@ import argparse
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,7 @@ from faenet_calc.training.generate.structures import Substrate, place, sites, sl
 from faenet_calc.training.generate.tasks import substrates
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+MINIMA = Path(__file__).parent / "data" / "metals-minima.jsonl"
 OPTIMIZER, FMAX, MAX_STEPS = "BFGS", 0.05, 200
 HEIGHT_A, TILT_DEGREES = 0.2, 10.0
 TURNS = ("pair", "facet", "pair", "alloy")
@@ -191,10 +195,18 @@ def is_sane(row: Row) -> bool:
     return bool(row["converged"] and not row["flags"])
 
 
-def run_reference(recipe: Recipe, calc: Calculator, path: Path | None, count: int) -> Rows:
-    """Relax held-out systems until ``count`` of them have a sane minimum; at most twice as many are tried."""
+def run_reference(recipe: Recipe, calc: Calculator, path: Path | None, count: int, words: Row | None = None) -> Rows:
+    """Relax held-out systems until ``count`` of them have a sane minimum; at most twice as many are tried.
+
+    Args:
+        recipe: Whose held-out systems.
+        calc: The reference.
+        path: Of the rows.
+        count: Of minima.
+        words: How the calculator differs from the recipe's, for the first row.
+    """
     settings = {"optimizer": OPTIMIZER, "fmax": FMAX, "steps": MAX_STEPS}
-    header = {"row": "header", "recipe": f"{recipe.name}:{recipe.digest()}", **settings}
+    header = {"row": "header", "recipe": f"{recipe.name}:{recipe.digest()}", **settings, **(words or {})}
     rows = Rows(path, {**header, "calculator": recipe.calculator.name})
     levels = Levels(calc, rows)
     done = len(rows.of("system"))
@@ -209,12 +221,12 @@ def run_reference(recipe: Recipe, calc: Calculator, path: Path | None, count: in
         zero = levels.zero(start, system.slab_name, system.adsorbate)
         result, numbers = relaxed(start, calc)
         name = f"{system.slab_name}_{system.adsorbate}"
-        words = {"row": "system", "number": number, "name": name, "group": system.group, "site": site}
-        words |= {"slab": system.slab_name, "adsorbate": system.adsorbate, **numbers}
-        words["adsorption_eV"] = round(numbers["energy"] - zero, 5)
-        show(rounded(words))
+        row = {"row": "system", "number": number, "name": name, "group": system.group, "site": site}
+        row |= {"slab": system.slab_name, "adsorbate": system.adsorbate, **numbers}
+        row["adsorption_eV"] = round(numbers["energy"] - zero, 5)
+        show(rounded(row))
         minimum = rounded(result.atoms.positions.tolist(), 6)
-        rows.append(words | {"start": to_json(start), "minimum": minimum})
+        rows.append(row | {"start": to_json(start), "minimum": minimum})
     raise AssertionError("the list of systems has no end")
 
 
@@ -301,6 +313,14 @@ def speed(calc: Any, reference: Calculator, rows: Rows, count: int = 6, repeats:
     return {"benchmark": "heldout_relaxations", "case": "force calls in turn", **rounded(row)}
 
 
+def _switches(words: list[str]) -> dict[str, bool]:
+    """Keywords that are on or off, from ``name=true``."""
+    parts = [word.partition("=") for word in words]
+    if wrong := [word for word, (_, _, value) in zip(words, parts, strict=True) if value not in ("true", "false")]:
+        raise SystemExit(f"--set {' '.join(wrong)}: expected KEYWORD=true or KEYWORD=false")
+    return {name: value == "true" for name, _, value in parts}
+
+
 def main() -> None:
     """Run one phase."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -308,12 +328,12 @@ def main() -> None:
     first = phases.add_parser("reference")
     first.add_argument("-o", "--out", type=Path, required=True)
     first.add_argument("--count", type=int, default=50)
+    first.add_argument("--set", action="append", default=[], metavar="KEYWORD=true|false", help="of the calculator")
     for name in ("compare", "speed"):
-        phase = phases.add_parser(name)
-        phase.add_argument("model")
-        phase.add_argument("minima", type=Path)
+        phases.add_parser(name).add_argument("model")
     again = phases.add_parser("repeat")
-    again.add_argument("minima", type=Path)
+    for phase in (again, *(phases.choices[name] for name in ("compare", "speed"))):
+        phase.add_argument("--minima", type=Path, default=MINIMA)
     again.add_argument("--moved", type=float, default=0.03, help="Å, standard deviation (default 0.03)")
     for phase in phases.choices.values():
         phase.add_argument("--recipe", type=Path, default=RECIPE)
@@ -321,18 +341,20 @@ def main() -> None:
     torch.set_num_threads(1)
     recipe = load_recipe(arguments.recipe)
     if arguments.phase == "reference":
-        run_reference(recipe, build_calculator(recipe.calculator), arguments.out, arguments.count)
+        words = _switches(arguments.set)
+        calc = build_calculator(replace(recipe.calculator, kwargs={**recipe.calculator.kwargs, **words}))
+        run_reference(recipe, calc, arguments.out, arguments.count, words)
         return
     if arguments.phase == "repeat":
         reference, rows = build_calculator(recipe.calculator), Rows(arguments.minima)
         moved = {"moved_A": arguments.moved}
         show({**compare(reference, rows, levels=Levels(reference, rows), **moved), **moved})
         return
-    calc, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
+    model, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
     if arguments.phase == "compare":
-        show({**compare(calc, rows), **model_words(arguments.model)})
+        show({**compare(model, rows), **model_words(arguments.model)})
     else:
-        show({**speed(calc, build_calculator(recipe.calculator), rows), **model_words(arguments.model)})
+        show({**speed(model, build_calculator(recipe.calculator), rows), **model_words(arguments.model)})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Which size of model is worth its time?
 
-    python benchmarks/pareto.py metals-s metals-s:one metals-m metals-direct --data labels/metals/labels.extxyz \
+    python benchmarks/pareto.py metals-s metals-s:one metals-m metals-direct [--data labels.extxyz] \
         [--json rows.jsonl] [--plot pareto.svg] [--reference metals_reference.MetalsReference]
 
 Error on held-out structures (as in heldout_errors.py; or read from its rows with `--errors rows.jsonl`, which needs the
@@ -29,7 +29,7 @@ import torch
 from ase import Atoms
 from ase.build import fcc111
 from ase.calculators.calculator import Calculator
-from heldout_errors import candidate, common, label, metrics, model_errors, split_name, write_rows
+from heldout_errors import HELDOUT, candidate, common, label, metrics, model_errors, split_name, write_rows
 from peers.schnet import open_model
 
 from faenet_calc import FAENetCalculator
@@ -212,8 +212,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("models", nargs="+", metavar="MODEL")
-    where = result.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data", type=Path, nargs="+")
+    where = result.add_mutually_exclusive_group()
+    where.add_argument("--data", type=Path, nargs="+", default=[HELDOUT])
     where.add_argument("--errors", type=Path, help="rows of heldout_errors.py")
     result.add_argument("--split", help="word of the structures that count; default: heldout where there are some")
     result.add_argument("--limit", type=int, help="at most so many structures, evenly spread")
