@@ -1,11 +1,12 @@
 """How far are lattice constants, bulk moduli and vibrations of a model from those of the reference?
 
+    python benchmarks/properties.py compare MODEL
     PYTHONPATH=scripts python benchmarks/properties.py reference -o properties.jsonl
-    python benchmarks/properties.py compare MODEL properties.jsonl
 
-`reference` needs the labelling calculator of the recipe (examples/recipes/metals.yaml: nequix and chgnet) and writes a
-line per property; run again, it goes on. `compare` needs the model only (float64, as finite differences want it) and
-takes the properties all of whose elements the model was trained on.
+`compare` needs the model only (float64, as finite differences want it) and takes the properties all of whose elements
+the model was trained on; those of the reference are stored in benchmarks/data/metals-properties.jsonl (`--reference`
+takes another file). `reference` makes such a file with the labelling calculator of the recipe
+(examples/recipes/metals.yaml: nequix and chgnet), a line per property; run again, it goes on.
 
 bulk     The metals of the recipe: the cell is relaxed, then scaled by ±2 % in seven steps; lattice constants (Å) and
          bulk modulus (GPa) from a Birch–Murnaghan fit. For hcp, c/a stays that of the relaxed cell.
@@ -41,6 +42,7 @@ from faenet_calc.training.generate.tasks import substrates
 from faenet_calc.units import GPA
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+REFERENCE = Path(__file__).parent / "data" / "metals-properties.jsonl"
 FMAX, STRAIN, POINTS, DISPLACEMENT_A = 0.01, 0.02, 7, 0.01
 MOLECULES = ("H2", "N2", "CO", "NO", "OH", "CO2", "H2O", "HCN", "NH3", "CH4", "CH2O")
 SURFACES = ("Cu", "Pt")
@@ -185,7 +187,7 @@ def main() -> None:
     first, second = phases.add_parser("reference"), phases.add_parser("compare")
     first.add_argument("-o", "--out", type=Path, required=True)
     second.add_argument("model")
-    second.add_argument("reference", type=Path)
+    second.add_argument("--reference", type=Path, default=REFERENCE)
     for phase in (first, second):
         phase.add_argument("--recipe", type=Path, default=RECIPE)
     arguments = parser.parse_args()

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import safetensors.numpy
+
 from faenet_calc import pretrained
 
 Row = dict[str, Any]
@@ -50,9 +52,17 @@ class Rows:
 
 
 def model_words(model: str) -> Row:
-    """Name or path of a model, and the first digits of the sha256 of its file: rows of other weights do not mix."""
+    """Name or path of a model, and a digest of its weights: rows of other weights do not mix."""
     path = pretrained.path(model) if model in pretrained.names() else Path(model)
-    return {"model": model, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()[:12]}
+    return {"model": model, "weights": weights_digest(path.read_bytes())}
+
+
+def weights_digest(checkpoint: bytes) -> str:
+    """Twelve digits of the sha256 of all tensors of a .safetensors file; what else it says may change."""
+    digest = hashlib.sha256()
+    for name, values in sorted(safetensors.numpy.load(checkpoint).items()):
+        digest.update(name.encode() + values.tobytes())
+    return digest.hexdigest()[:12]
 
 
 def show(row: Row) -> None:

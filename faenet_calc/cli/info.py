@@ -45,6 +45,7 @@ def describe(potential: "Potential") -> dict[str, Any]:
     shipped = metadata.get("name")
     frames = f"{config.frames.kind}, {config.frames.mode}" + (", rotations only" if config.frames.proper else "")
     card = str(pretrained.card(shipped)) if shipped else extra.get("card")
+    words = extra.get("model_card", {})
     return {
         "model": shipped or config.name or metadata.get("path"),
         "path": metadata.get("path"),
@@ -66,9 +67,23 @@ def describe(potential: "Potential") -> dict[str, Any]:
         "compiled_code": "yes" if library("messages.c", "float") else unavailable() or "compiling failed, see the log",
         "supported_elements": [elements.symbol(z) for z in potential.supported_elements],
         "trained_elements": [elements.symbol(z) for z in config.trained_elements],
+        "domain": words.get("domain"),
+        "bad_at": ", ".join(words["bad_at"]) if words.get("bad_at") else None,
+        "errors": _errors(words.get("measured", {})),
+        "licence": words.get("licence"),
         "notes": _notes(potential, extra),
         "extra": {key: value for key, value in extra.items() if key != "notes"},
     }
+
+
+def _errors(measured: dict[str, Any]) -> str | None:
+    """The errors on what was kept from training, of a card."""
+    errors = measured.get("heldout_errors", {}).get("all") or measured.get("test_errors")
+    wanted = ("structures", "energy_mae (meV/atom)", "forces_mae (meV/Å)")
+    if not errors or not all(key in errors for key in wanted):
+        return None
+    structures, energy, forces = (errors[key] for key in wanted)
+    return f"{energy:.3g} meV/atom and {forces:.3g} meV/Å on {structures} structures kept from training; see the card"
 
 
 def _notes(potential: "Potential", extra: dict[str, Any]) -> list[str]:

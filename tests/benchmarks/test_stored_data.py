@@ -1,7 +1,11 @@
 """Data that benchmarks keep: they belong to the recipe as it is, and hold nothing that models were trained on."""
 
+import io
+import lzma
+
 import heldout_errors
 import heldout_relaxations
+import properties
 from ase.io import read
 from rows import Rows
 
@@ -14,7 +18,8 @@ TASKS_RUN = 882  # of the recipe's list
 def test_heldout_labels_are_those_of_the_recipe():
     recipe = load_recipe(heldout_errors.RECIPE)
     systems = {task.index: task.system for task in plan(recipe)[:TASKS_RUN] if task.split == "heldout"}
-    structures = read(heldout_errors.HELDOUT, ":")
+    text = lzma.decompress(heldout_errors.HELDOUT.read_bytes()).decode()  # ASE alone decompresses it again and again
+    structures = read(io.StringIO(text), ":", format="extxyz")
     assert {structure.info["recipe"] for structure in structures} == {f"{recipe.name}:sha256-{recipe.digest()}"}
     assert {structure.info["task"]: structure.info["system"] for structure in structures} == systems
     assert all(structure.info["split"] == "heldout" for structure in structures)
@@ -31,3 +36,10 @@ def test_minima_are_those_of_the_recipe():
         start, site = system.start(recipe.vacuum_A)
         assert (row["slab"], row["adsorbate"], row["site"]) == (system.slab_name, system.adsorbate, site)
         assert abs(heldout_relaxations.from_json(row["start"]).positions - start.positions).max() < 1e-5
+
+
+def test_properties_are_those_of_the_recipe():
+    recipe = load_recipe(properties.RECIPE)
+    first, *stored = Rows(properties.REFERENCE).rows
+    assert first["calculator"] == recipe.calculator.name
+    assert [(row["row"], row["name"]) for row in stored] == list(properties.items(recipe))

@@ -1,12 +1,17 @@
 """Every shipped model: its golden values in float64, its card, and that the comparison can fail."""
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from ase import Atoms
 
 from faenet_calc import load_potential, pretrained
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import embed_card
 
 NAMES = pretrained.names()
 
@@ -52,6 +57,24 @@ def test_card_says_what_a_user_must_know(name):
     card = (pretrained.path(name).parent / "card.md").read_text().lower()
     for word in ("data", "reference", "error", "domain", "bad at", "licence", "reproduce"):
         assert word in card, word
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_inside_has_the_words_and_the_measured_numbers(name):
+    inside = load_potential(name, device="cpu").metadata["extra"]["model_card"]
+    assert inside == embed_card.model_card(name), f"run scripts/embed_card.py {name}"
+    assert inside["measured"]
+
+
+def test_measured_numbers_come_from_the_rows(tmp_path, monkeypatch):
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    row = {"model": "tiny", "case": "all", "metric": "forces_mae", "value": 60.0, "unit": "meV/Å", "n_structures": 7}
+    rows = [row, {**row, "model": "tiny:one", "value": 70.0}]
+    (results / "tiny-heldout_errors.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    monkeypatch.setattr(embed_card, "ROOT", tmp_path)
+    assert embed_card.measured("tiny") == {"heldout_errors": {"all": {"structures": 7, "forces_mae (meV/Å)": 60.0}}}
+    assert embed_card.measured("other") == {}
 
 
 def test_a_default_model_is_shipped():

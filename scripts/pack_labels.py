@@ -1,0 +1,55 @@
+"""Put labels into one compressed file for the repository: rounded, nothing else is lost.
+
+    python scripts/pack_labels.py labels/metals-fifth/labels.extxyz [labels/more.extxyz …] -o OUT.extxyz.xz
+
+Positions keep 1e-5 Å, forces 1e-4 eV/Å, energies 1e-5 eV: a hundredth of the error of a good model and less.
+Order is kept.
+"""
+
+import argparse
+import io
+import lzma
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import read, write
+
+DIGITS = {"energy": 5, "forces": 4, "stress": 7}
+POSITION_DIGITS, CELL_DIGITS = 5, 6
+
+
+def rounded(atoms: Atoms) -> Atoms:
+    """A copy with fewer digits; the provenance of the label is kept."""
+    copy = Atoms(
+        atoms.numbers,
+        positions=atoms.positions.round(POSITION_DIGITS),
+        cell=atoms.cell.array.round(CELL_DIGITS),
+        pbc=atoms.pbc,
+        tags=atoms.get_tags(),
+        info=atoms.info,
+    )
+    known = {key: value for key, value in atoms.calc.results.items() if key in DIGITS}
+    copy.calc = SinglePointCalculator(copy, **{key: np.round(value, DIGITS[key]) for key, value in known.items()})
+    return copy
+
+
+def main() -> None:
+    """Read, round, compress."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    text, count = io.StringIO(), 0
+    for file in arguments.files:
+        structures = [rounded(atoms) for atoms in read(file, ":")]
+        write(text, structures, format="extxyz")
+        count += len(structures)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_bytes(lzma.compress(text.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME))
+    print(f"{arguments.out}: {count} structures, {arguments.out.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
