@@ -2,6 +2,7 @@
 
 import io
 import lzma
+import re
 
 import heldout_errors
 import heldout_relaxations
@@ -43,3 +44,26 @@ def test_properties_are_those_of_the_recipe():
     first, *stored = Rows(properties.REFERENCE).rows
     assert first["calculator"] == recipe.calculator.name
     assert [(row["row"], row["name"]) for row in stored] == list(properties.items(recipe))
+
+
+def words_of(path):
+    """(metal, facet, adsorbate) of every structure of a packed file, as its comment lines say."""
+    text = lzma.decompress(path.read_bytes()).decode()
+    return re.findall(r"metal=(\S+) facet=(\S+) .*?adsorbate=(\S+)", text)
+
+
+def rules_that_match(words, rules):
+    metal, facet, adsorbate = words
+    said = {"substrate": metal.replace("-", ""), "facet": facet, "adsorbate": adsorbate}
+    return [rule for rule in rules if all(getattr(rule, key) in (None, value) for key, value in said.items())]
+
+
+def test_labels_for_training_hold_nothing_that_is_held_out():
+    rules = load_recipe(heldout_errors.RECIPE).heldout
+    assert all(rules_that_match(words, rules) for words in words_of(heldout_errors.HELDOUT)), "the test can fail"
+    files = sorted((heldout_errors.RECIPE.parents[1] / "labels").glob("*.xz"))
+    assert len(files) == 5
+    for file in files:
+        found = words_of(file)
+        assert len(found) > 500
+        assert not any(rules_that_match(words, rules) for words in set(found)), file
