@@ -107,6 +107,10 @@ class ModelConfig:
     atoms: AtomEmbeddingConfig = field(default_factory=AtomEmbeddingConfig)
     decoder: DecoderConfig | None = None
 
+    def __post_init__(self) -> None:
+        if self.feed_forward < 0:
+            raise ValueError(f"feed_forward = {self.feed_forward}, expected a width, or 0 to leave it out")
+
 
 @dataclass(frozen=True, kw_only=True)
 class FramesConfig:

@@ -34,6 +34,11 @@ def test_every_option_is_an_exact_smooth_surface(option):
         assert not smooth or testing.force_deviation(potential, crystal(), n_atoms=1) < 1e-8, choice
 
 
+def test_a_negative_width_is_refused():
+    with pytest.raises(ValueError, match=r"feed_forward = -3, expected a width"):
+        build_potential("modern-s", feed_forward=-3)
+
+
 def test_networks_of_single_atoms_keep_the_surface_exact():
     """They start at zero, so they are given weights first; then they must change the energy and nothing else."""
     potential = build_potential("modern-s", dtype="float64", feed_forward=24, **SMALL)
