@@ -21,7 +21,7 @@ from faenet_calc.training.generate import load_recipe
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = sorted(path.relative_to(REPOSITORY / "examples").as_posix() for path in REPOSITORY.glob("examples/**/*.py"))
 SHELL = sorted(path.relative_to(REPOSITORY / "examples").as_posix() for path in REPOSITORY.glob("examples/**/*.sh"))
-YAML = sorted([*REPOSITORY.glob("examples/**/*.y*ml"), *REPOSITORY.glob("pretrained/*/train*.yaml")])  # card.yaml: test_shipped_models.py
+YAML = sorted([*REPOSITORY.glob("examples/**/*.y*ml"), *REPOSITORY.glob("pretrained/*/train*.yaml")])
 
 # Example → (words in its output, files it leaves). An example that is not named here fails.
 EXAMPLES = {
