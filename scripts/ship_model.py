@@ -3,7 +3,8 @@
     python scripts/ship_model.py runs/copper-s/best.safetensors copper-s [--default] [--structure slab.extxyz …]
 
 golden.json holds energies, forces and stresses in float64 of the named structures made of trained elements and of those
-given, with the structures themselves; a test compares every shipped model with its own. The card is written by hand.
+given, with the structures themselves; a test compares every shipped model with its own. The cards (card.md, card.yaml)
+are written by hand; `embed_card.py` puts the second into the checkpoint once the benchmarks have been run.
 """
 
 import argparse

@@ -109,6 +109,12 @@ def test_the_reference_from_moved_starts(minima, capsys):
     assert minima.read_text() == before, "levels of the reference are known and its file stays as it is"
 
 
+def test_switches_of_the_calculator():
+    assert benchmark._switches(["in_parts=true", "other=false"]) == {"in_parts": True, "other": False}
+    with pytest.raises(SystemExit, match="in_parts=1: expected KEYWORD=true"):
+        benchmark._switches(["in_parts=1"])
+
+
 def test_a_wrong_model_is_seen(minima):
     summary = benchmark.compare(Model(error=0.3), Rows(minima))
     with_oxygen = [row["adsorbate"] in ("O", "CO") for row in Rows(minima).of("system")]

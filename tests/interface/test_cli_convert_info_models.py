@@ -106,6 +106,18 @@ def test_info_counts_parameters(tmp_path):
     assert "sub-surface" not in _run("info", path).stdout
 
 
+def test_info_tells_the_card_inside(tmp_path):
+    errors = {"structures": 7, "energy_mae (meV/atom)": 5.44, "forces_mae (meV/Å)": 51.5}
+    card = {"domain": "copper", "bad_at": ["gold", "silver"], "licence": "MIT", "measured": {"test_errors": errors}}
+    path = save_potential(build_potential("modern-s"), tmp_path / "model.safetensors", extra={"model_card": card})
+    told = json.loads(_run("info", path, "--json").stdout)
+    assert (told["domain"], told["bad_at"], told["licence"]) == ("copper", "gold, silver", "MIT")
+    assert told["errors"].startswith("5.44 meV/atom and 51.5 meV/Å on 7 structures")
+    del errors["structures"]
+    save_potential(build_potential("modern-s"), path, extra={"model_card": card})
+    assert json.loads(_run("info", path, "--json").stdout)["errors"] is None
+
+
 def test_info_of_something_else(tmp_path):
     (tmp_path / "x.safetensors").write_text("nothing")
     result = _run("info", tmp_path / "x.safetensors")

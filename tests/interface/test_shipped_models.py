@@ -66,6 +66,16 @@ def test_the_card_inside_has_the_words_and_the_measured_numbers(name):
     assert inside["measured"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_measured_numbers_are_of_these_weights(name):
+    weights = embed_card.weights_digest(pretrained.path(name).read_bytes())
+    rows = [
+        row for kind in ("heldout_relaxations", "properties", "nve_systems") for row in embed_card.rows_of(name, kind)
+    ]
+    assert {row["weights"] for row in rows if row.get("summary") or "drift_meV_per_atom_ps" in row} <= {weights}
+    assert name not in ("metals-s", "metals-m") or any(row.get("weights") == weights for row in rows)
+
+
 def test_measured_numbers_come_from_the_rows(tmp_path, monkeypatch):
     results = tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
