@@ -18,8 +18,6 @@ Weights stay in a temporary folder: the data may be used to compare, not to ship
 """
 
 import argparse
-import io
-import lzma
 import math
 import tempfile
 import time
@@ -37,6 +35,7 @@ from ase.geometry import find_mic
 from rows import Row, Rows, model_words, rounded, show
 
 from faenet_calc import FAENetCalculator, load_potential, relax
+from faenet_calc.compressed import source_for_ase
 from faenet_calc.config import PotentialConfig, to_mapping
 from faenet_calc.errors import InputError
 from faenet_calc.training.config import config_from_mapping
@@ -52,10 +51,8 @@ Runs = dict[str, list[Atoms]]
 
 def read_systems(path: Path) -> dict[int, Runs]:
     """System id → name of a run → its snapshots by step, with fixed atoms as constraints."""
-    # ASE finds its way in a compressed file by reading it again and again; in memory it is quick.
-    text = lzma.decompress(path.read_bytes()).decode() if path.suffix == ".xz" else path.read_text()
     found: dict[int, Runs] = {}
-    for atoms in ase.io.read(io.StringIO(text), ":", format="extxyz"):
+    for atoms in ase.io.read(source_for_ase(path, "extxyz"), ":", format="extxyz"):
         atoms.set_constraint(FixAtoms(mask=atoms.arrays["fixed"].astype(bool)))
         runs = found.setdefault(int(atoms.info["sid"]), {})
         runs.setdefault(str(atoms.info["run"]), []).append(atoms)

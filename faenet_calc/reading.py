@@ -12,8 +12,9 @@ from typing import Any
 
 from ase import Atoms
 from ase.io import read
-from ase.io.formats import UnknownFileTypeError, parse_filename
+from ase.io.formats import UnknownFileTypeError, filetype, parse_filename
 
+from faenet_calc.compressed import source_for_ase
 from faenet_calc.convert import validate
 from faenet_calc.errors import InputError
 
@@ -71,7 +72,8 @@ def _read_file(given: str) -> list[InputStructure]:
     try:
         structures = _read_pymatgen_json(path)
         if structures is None:
-            structures = read(path, index=":")
+            kind = filetype(str(path))
+            structures = read(source_for_ase(path, kind), index=":", format=kind)
         if index is not None:
             structures = structures[index]
     except InputError:

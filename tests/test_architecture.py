@@ -8,7 +8,10 @@ import pytest
 # DESIGN of the layers: a module may import its own layer and those below. "use" and "learn" are side by side.
 LAYERS = {
     0: ("units", "elements", "config", "presets", "errors", "memory", "progress"),
-    1: ("kernels", "graph", "neighbors", "convert", "tags", "frames", "lattice_frames", "pair_frames", "pca_frames"),
+    1: (
+        *("kernels", "graph", "neighbors", "convert", "tags", "compressed"),
+        *("frames", "lattice_frames", "pair_frames", "pca_frames"),
+    ),
     2: (
         *("messages", "embeddings", "layers", "faenet", "prediction", "evaluation", "potential", "checkpoint"),
         *("upstream", "upstream_files", "pretrained", "testing", "selfcheck"),

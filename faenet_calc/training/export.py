@@ -18,9 +18,10 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.formats import open_with_compression
 
+from faenet_calc.compressed import COMPRESSED, plain_name
 from faenet_calc.errors import InputError
 from faenet_calc.training.data import GraphDataset, open_dataset
-from faenet_calc.training.formats import COMPRESSED, Record, need_package, plain_name, read_records
+from faenet_calc.training.formats import Record, need_package, read_records
 from faenet_calc.training.labels import labels_of, raw_forces
 from faenet_calc.training.splits import split_dataset
 

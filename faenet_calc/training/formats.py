@@ -5,7 +5,6 @@ Nothing here looks at values, and no constraint is applied to forces.
 """
 
 import glob
-import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +15,12 @@ from typing import Any
 import ase.io
 import numpy as np
 from ase import Atoms
-from ase.io.formats import UnknownFileTypeError, filetype, open_with_compression
+from ase.io.formats import UnknownFileTypeError, filetype
 
+from faenet_calc.compressed import plain_name, source_for_ase
 from faenet_calc.errors import InputError
 from faenet_calc.progress import progress_bar
 
-COMPRESSED = (".xz", ".gz", ".bz2")
 # What a folder is searched for; anything else has to be named.
 _FOLDER_SUFFIXES = (".extxyz", ".xyz", ".traj", ".db", ".aselmdb", ".lmdb", ".pwo")
 _VASP_NAMES = ("vasprun.xml", "OUTCAR")  # the first one found in a folder is read: both hold the same run
@@ -93,11 +92,6 @@ def _labelled_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def plain_name(path: Path) -> str:
-    """The file name without the ending of a compressed file."""
-    return path.stem if path.suffix in COMPRESSED else path.name
-
-
 def read_records(
     files: str | Path | Iterable[str | Path], *, trust_pickle: bool = False, progress: bool = False
 ) -> Iterator[Record]:
@@ -139,12 +133,7 @@ def _read_with_ase(path: Path) -> Iterator[Record]:
         if kind in _DATABASE_FORMATS:
             yield from _read_database(path)
             return
-        source: Any = str(path)
-        if kind == "extxyz" and path.suffix in COMPRESSED:
-            # The reader jumps back to each block, and every jump back in a compressed file decompresses it anew.
-            with open_with_compression(str(path), "r") as stream:
-                source = io.StringIO(stream.read())
-        for index, atoms in enumerate(ase.io.iread(source, index=":", format=kind)):
+        for index, atoms in enumerate(ase.io.iread(source_for_ase(path, kind), index=":", format=kind)):
             yield _record_of(atoms, path, index)
     except UnknownFileTypeError as error:
         raise InputError(f"{path}: the format is not known to ASE ({error}); convert it to extxyz first") from error

@@ -318,6 +318,19 @@ def test_curves_go_from_contact_to_far_away():
     assert heights[0] < 0.3 < 2.0 < heights[-1]
 
 
+@pytest.mark.parametrize(("tilt", "within"), [(0.0, (0.0, 1e-6)), (30.0, (2.0, 30.0)), (120.0, (60.0, 120.0))])
+def test_adsorbates_start_tilted_as_far_as_the_recipe_allows(tilt, within):
+    tilted = recipe(tasks=200, adsorbates=["CO"], sampling={**SMALL["sampling"], "tilt_deg": tilt})
+    angles = []
+    for task in [task for task in plan(tilted) if task.kind == "rattle" and task.molecule]:
+        start = next(iter(snapshots(task, tilted, EMT()))).atoms
+        carbon, oxygen = start.positions[start.get_tags() == 2]
+        axis = oxygen - carbon
+        angles.append(np.degrees(np.arccos(np.clip(axis[2] / np.linalg.norm(axis), -1, 1))))
+    assert len(angles) > 10
+    assert within[0] <= max(angles) <= within[1] + 1e-6
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -332,6 +345,7 @@ def test_curves_go_from_contact_to_far_away():
         ({"heldout": [{}]}, "hold out everything"),
         ({"calculator": {"factory": "EMT"}}, "dotted path"),
         ({"sampling": {"rattle_A": [0.1]}}, "smallest, largest"),
+        ({"sampling": {"tilt_deg": 200}}, "upside down"),
     ],
 )
 def test_mistakes_in_a_recipe_are_named(changes, words):

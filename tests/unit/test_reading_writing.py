@@ -1,5 +1,9 @@
 """Files of structures: which are read, how they are named, and that writing is all or nothing."""
 
+import bz2
+import gzip
+import lzma
+
 import numpy as np
 import pytest
 from ase.build import bulk, molecule
@@ -30,6 +34,30 @@ def test_every_structure_is_read_and_named(three, tmp_path):
 def test_indices(three, index, volumes):
     found = read_structures(f"{three}@{index}")
     assert [item.atoms.get_volume() for item in found] == pytest.approx([a**3 / 4 for a in volumes])
+
+
+@pytest.mark.parametrize("ending", ["xz", "gz", "bz2"])
+def test_compressed_structures_are_decompressed_once(tmp_path, monkeypatch, ending):
+    """ASE alone decompresses the file again for every structure, which takes minutes where there are thousands."""
+    path = tmp_path / f"many.extxyz.{ending}"
+    write(path, [bulk("Cu", a=a) for a in np.linspace(3.4, 3.8, 40)])
+    rewound = []
+    module, kind = {"xz": (lzma, "LZMAFile"), "gz": (gzip, "GzipFile"), "bz2": (bz2, "BZ2File")}[ending]
+    stream = getattr(module, kind)
+    monkeypatch.setattr(stream, "seek", _recording(stream.seek, rewound))
+    found = read_structures(path)
+    assert [item.atoms.get_volume() for item in found] == pytest.approx([a**3 / 4 for a in np.linspace(3.4, 3.8, 40)])
+    assert not rewound
+    read(path, ":")
+    assert len(rewound) >= 40
+
+
+def _recording(seek, calls):
+    def recorded(self, *arguments):
+        calls.append(arguments)
+        return seek(self, *arguments)
+
+    return recorded
 
 
 def test_an_index_out_of_range_names_the_file(three):

@@ -128,6 +128,7 @@ class SamplingConfig:
         rattled: Rattled copies per task.
         rattle_A: Range of the standard deviation of rattling (Å).
         strain: Largest strain component.
+        tilt_deg: Largest angle from upright of an adsorbate at the start of a relaxation or of MD (degrees).
         curve_points: Heights on an approach curve.
         curve_height_A: Range of heights above contact (Å).
         min_change_A: A snapshot is kept if some atom moved this far since the last kept one (Å).
@@ -143,6 +144,7 @@ class SamplingConfig:
     rattled: int = 4
     rattle_A: tuple[float, ...] = (0.02, 0.2)
     strain: float = 0.03
+    tilt_deg: float = 30.0
     curve_points: int = 8
     curve_height_A: tuple[float, ...] = (-0.35, 5.0)
     min_change_A: float = 0.05
@@ -153,6 +155,8 @@ class SamplingConfig:
             value = getattr(self, name)
             if len(value) != 2 or value[0] > value[1]:
                 raise ValueError(f"{name} = {list(value)}, expected [smallest, largest]")
+        if not 0 <= self.tilt_deg <= 180:
+            raise ValueError(f"tilt_deg = {self.tilt_deg:g}, expected 0 (upright) to 180 (upside down)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +228,8 @@ class Recipe:
         for key, default in (("explorer", None), ("with_heldout", True)):
             if mapping[key] == default:
                 del mapping[key]  # as in folders written before there was such a setting
+        if mapping["sampling"]["tilt_deg"] == SamplingConfig.tilt_deg:
+            del mapping["sampling"]["tilt_deg"]
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()[:12]
 
 

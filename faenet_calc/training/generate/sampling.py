@@ -111,7 +111,7 @@ class _Explorer:
         if kind == "curve":
             yield from self._curve(surface, name, site)
             return
-        start = place(surface, name, site, self.rng.uniform(-0.1, 0.4), 30.0, self.rng)
+        start = place(surface, name, site, self.rng.uniform(-0.1, 0.4), self.settings.tilt_deg, self.rng)
         if kind == "rattle":
             yield self._single(start, "start")
             for _ in range(self.settings.rattled + 1):
