@@ -1,6 +1,6 @@
 """Do relaxations of systems that no model was trained on end where the reference ends, and how fast?
 
-    python benchmarks/heldout_relaxations.py compare MODEL
+    python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
@@ -18,8 +18,9 @@ Systems are those the recipe holds out: unseen pairs of metal and adsorbate (hal
 unseen alloy (a quarter each), adsorbates in turn at every kind of site. Slabs are the smallest two of the recipe, their
 lower half is fixed, the lattice constant is the recipe's for both calculators, both start from the same structure:
 adsorbate in contact with the surface at its site, off by some 0.05 Å and tilted by at most 10°. BFGS, 0.05 eV/Å, 200
-steps. Where the reference itself does not converge, or desorbs, dissociates, intercalates or reconstructs, a system is
-counted apart and another one takes its place.
+steps. With --one-frame-first the model relaxes with a single frame and then goes on with all; `calls` are those with
+all, `cpu_s` is of both. Where the reference itself does not converge, or desorbs, dissociates, intercalates or
+reconstructs, a system is counted apart and another one takes its place.
 
 Adsorption energy: E(relaxed) − E(relaxed clean slab) − E(relaxed gas-phase fragment), each with the same calculator;
 H, N and O count from H2/2, N2/2 and O2/2, C from CH4 − 2 H2. Same site: see same_site.py. A model is compared on the
@@ -133,10 +134,10 @@ def _matching(recipe: Recipe, rule: HeldOutRule, group: str) -> Iterator[System]
             )
 
 
-def relaxed(atoms: Atoms, calc: Calculator) -> tuple[RelaxResult, Row]:
+def relaxed(atoms: Atoms, calc: Calculator, fast: Calculator | None = None) -> tuple[RelaxResult, Row]:
     """The end of a relaxation, and its numbers; seconds of CPU."""
     began = time.process_time()
-    result = relax(atoms, calc, optimizer=OPTIMIZER, fmax=FMAX, steps=MAX_STEPS)
+    result = relax(atoms, calc, prerelax=fast, optimizer=OPTIMIZER, fmax=FMAX, steps=MAX_STEPS)
     cpu_s = time.process_time() - began
     flags = [*result.anomalies] if result.error is None else [*result.anomalies, "failed"]
     row = {"energy": result.energy, "calls": result.n_steps + 1, "cpu_s": round(cpu_s, 3), "flags": flags}
@@ -230,12 +231,13 @@ def run_reference(recipe: Recipe, calc: Calculator, path: Path | None, count: in
     raise AssertionError("the list of systems has no end")
 
 
-def compare(calc: Any, rows: Rows, *, levels: Levels | None = None, moved_A: float = 0.0) -> Row:
+def compare(calc: Any, rows: Rows, *, fast: Any = None, levels: Levels | None = None, moved_A: float = 0.0) -> Row:
     """Relax the same systems with a calculator, print a row for each, and summarise.
 
     Args:
         calc: A model, or the reference once more.
         rows: Of the reference.
+        fast: Relaxes first, if given.
         levels: Of the calculator; None finds them.
         moved_A: Standard deviation of random moves of the free atoms of each start.
     """
@@ -246,13 +248,14 @@ def compare(calc: Any, rows: Rows, *, levels: Levels | None = None, moved_A: flo
     levels, found = levels or Levels(calc, Rows(None)), list[Row]()
     for row in inside:
         start = from_json(row["start"])
-        if not found:
-            calc.get_property("forces", start)  # start-up
+        for calculator in (calc, fast) if not found else ():
+            if calculator is not None:
+                calculator.get_property("forces", start)  # start-up
         zero = levels.zero(start, row["slab"], row["adsorbate"])
         moved = start.copy()
         moves = _rng(row["name"]).normal(scale=moved_A, size=start.positions.shape) if moved_A else 0.0
         moved.set_positions(start.positions + moves)  # not of fixed atoms
-        result, numbers = relaxed(moved, calc)
+        result, numbers = relaxed(moved, calc, fast)
         match = match_sites(start, from_json(row["start"], row["minimum"]), result.atoms)
         energies = {"model_eV": numbers["energy"] - zero, "reference_eV": row["adsorption_eV"]}
         case = {key: row[key] for key in ("name", "group", "site")}
@@ -331,6 +334,7 @@ def main() -> None:
     first.add_argument("--set", action="append", default=[], metavar="KEYWORD=true|false", help="of the calculator")
     for name in ("compare", "speed"):
         phases.add_parser(name).add_argument("model")
+    phases.choices["compare"].add_argument("--one-frame-first", action="store_true")
     again = phases.add_parser("repeat")
     for phase in (again, *(phases.choices[name] for name in ("compare", "speed"))):
         phase.add_argument("--minima", type=Path, default=MINIMA)
@@ -352,7 +356,9 @@ def main() -> None:
         return
     model, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
     if arguments.phase == "compare":
-        show({**compare(model, rows), **model_words(arguments.model)})
+        one_first = arguments.one_frame_first
+        fast = FAENetCalculator(arguments.model, device="cpu", frames="one") if one_first else None
+        show({**compare(model, rows, fast=fast), "one_frame_first": one_first, **model_words(arguments.model)})
     else:
         show({**speed(model, build_calculator(recipe.calculator), rows), **model_words(arguments.model)})
 

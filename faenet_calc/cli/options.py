@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from faenet_calc.calculator import FAENetCalculator
+    from faenet_calc.potential import FramesChoice
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "faenet_calc.verbosity"
@@ -65,12 +66,14 @@ def model_options(function: F) -> F:
     return function
 
 
-def build_calculator(model: Sequence[str], device: str | None, dtype: str, seed: int) -> "FAENetCalculator":
+def build_calculator(
+    model: Sequence[str], device: str | None, dtype: str, seed: int, frames: "FramesChoice" = "auto"
+) -> "FAENetCalculator":
     """The calculator that the options of `model_options` describe."""
     from faenet_calc.calculator import FAENetCalculator
 
     checkpoint: Any = None if not model else model[0] if len(model) == 1 else list(model)
-    return FAENetCalculator(checkpoint, device=device, dtype=dtype, seed=seed)
+    return FAENetCalculator(checkpoint, device=device, dtype=dtype, seed=seed, frames=frames)
 
 
 def show_progress(ctx: click.Context) -> bool:

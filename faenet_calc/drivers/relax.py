@@ -67,6 +67,7 @@ def relax(
     atoms: Atoms,
     calc: Calculator | None = None,
     *,
+    prerelax: Calculator | None = None,
     optimizer: str = "LBFGS",
     fmax: float = 0.05,
     steps: int = 500,
@@ -85,6 +86,9 @@ def relax(
     Args:
         atoms: Start, with its constraints.
         calc: Any ASE calculator; None for that of the atoms.
+        prerelax: A faster calculator that relaxes first, to the same ``fmax``, e.g. the same model with
+            ``frames="one"``; ``calc`` goes on from there. ``steps`` holds for each of the two; only those of ``calc``
+            are recorded and counted. If it fails or ends with an anomaly, ``calc`` begins at ``atoms``.
         optimizer: Name of an ASE optimiser, see `OPTIMIZERS`.
         fmax: (eV/Å) converged when no force is larger.
         steps: At most so many, counted from the first start of the run.
@@ -105,12 +109,20 @@ def relax(
     engine = _optimizer_class(optimizer)
     if not fmax > 0 or steps < 0:
         raise InputError(f"{fmax=}, {steps=}; expected fmax > 0 (eV/Å) and steps >= 0")
+    start = time.perf_counter()
     work = working_copy(atoms, calc)
+    method: dict[str, Any] = {"optimizer": optimizer, "optimizer_options": optimizer_options, "tags": tags}
     with RunTrajectory(trajectory, work, resume=resume, overwrite=overwrite) as record:
         record.restore(work)
+        if prerelax is not None and record.last is None:
+            cell: dict[str, Any] = {"relax_cell": relax_cell, "pressure_GPa": pressure_GPa}
+            fast = relax(atoms, prerelax, fmax=fmax, steps=steps, **cell, **method)
+            if fast.error is None and not fast.anomalies:
+                work.cell, work.positions = fast.atoms.cell, fast.atoms.positions
         target = _with_cell(work, relax_cell, pressure_GPa)
         descent = engine(target, logfile=logfile, **dict(optimizer_options or {}))
-        return _run(_Task(atoms, work, target, descent, record, tags), fmax=fmax, steps=steps, progress=progress)
+        task = _Task(atoms, work, target, descent, record, tags)
+        return _run(task, fmax=fmax, steps=steps, progress=progress, start=start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +135,7 @@ class _Task:
     tags: TagSource
 
 
-def _run(task: _Task, *, fmax: float, steps: int, progress: bool) -> RelaxResult:
-    start = time.perf_counter()
+def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) -> RelaxResult:
     n_done = task.record.n_done
     good = _measured(task)  # raises if the first structure cannot be computed
     error, converged = None, False

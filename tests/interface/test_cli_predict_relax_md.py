@@ -205,6 +205,15 @@ def test_relax(files, model):
     assert len(read(trajectory, ":")) == relaxed.info["relax_steps"] + 1 and log.exists()
 
 
+def test_relax_with_one_frame_first(files, model):
+    """The end is a minimum with all frames, reached in fewer steps with all of them."""
+    arguments = ("relax", "-m", model, files / "slab.traj", "--json", "--fmax", "0.02")
+    straight, faster = (json.loads(run(*arguments, *more).stdout)["results"][0] for more in ((), ["--one-frame-first"]))
+    assert faster["converged"] and faster["fmax"] <= 0.02
+    assert faster["n_steps"] < straight["n_steps"]
+    assert faster["energy"] == pytest.approx(straight["energy"], abs=0.01)
+
+
 def test_relax_many_with_json_and_a_folder_of_trajectories(files, model):
     folder = files / "steps"
     arguments = ("-m", model, files / "slab.traj", files / "crystals.extxyz", "--cell", "--json")
