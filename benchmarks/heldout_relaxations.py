@@ -2,6 +2,7 @@
 
     python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py race MODEL [--one-frame-first] [--count 10]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
 
@@ -11,8 +12,9 @@ takes another file). `reference` makes such a file with the labelling calculator
 it goes on. `--set in_parts=true` gives that calculator a keyword; the stored file is of this form of it, which is about
 three times faster than the package's own (scripts/fast_nequix.py).
 `speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
-reasons too. `repeat` compares the reference with itself, from starts whose free atoms are moved at random: what is left
-of "the same site" when nothing but the start differs a little.
+reasons too. `race` times whole relaxations in the same way, of systems evenly from the list; both use the calculator as
+its package computes it. `repeat` compares the reference with itself, from starts whose free atoms are moved at random:
+what is left of "the same site" when nothing but the start differs a little.
 
 Systems are those the recipe holds out: unseen pairs of metal and adsorbate (half of them), an unseen facet and an
 unseen alloy (a quarter each), adsorbates in turn at every kind of site. Slabs are the smallest two of the recipe, their
@@ -316,6 +318,25 @@ def speed(calc: Any, reference: Calculator, rows: Rows, count: int = 6, repeats:
     return {"benchmark": "heldout_relaxations", "case": "force calls in turn", **rounded(row)}
 
 
+def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, count: int) -> Row:
+    """CPU seconds of whole relaxations of [model, reference], in turn."""
+    sane = [row for row in rows.of("system") if is_sane(row)]
+    chosen = [sane[int(place)] for place in np.linspace(0, len(sane) - 1, count).round()]
+    for calculator in (calc, fast, reference):
+        if calculator is not None:
+            calculator.get_property("forces", from_json(chosen[0]["start"]))  # start-up
+    runs = []
+    for row in chosen:
+        start = from_json(row["start"])
+        pair = [relaxed(start, calc, fast)[1], relaxed(start, reference)[1]]
+        runs.append([numbers["cpu_s"] for numbers in pair])
+        case = {key: [numbers[key] for numbers in pair] for key in ("cpu_s", "calls", "converged")}
+        show({"benchmark": "heldout_relaxations", "case": "relaxations in turn", "name": row["name"], **case})
+    model, other = np.sum(runs, axis=0) / len(runs)
+    row = {"relaxations": len(runs), "cpu_s_per_relaxation": [model, other], "times_faster": other / model}
+    return {"benchmark": "heldout_relaxations", "case": "relaxations in turn", "summary": True, **rounded(row)}
+
+
 def _switches(words: list[str]) -> dict[str, bool]:
     """Keywords that are on or off, from ``name=true``."""
     parts = [word.partition("=") for word in words]
@@ -332,11 +353,13 @@ def main() -> None:
     first.add_argument("-o", "--out", type=Path, required=True)
     first.add_argument("--count", type=int, default=50)
     first.add_argument("--set", action="append", default=[], metavar="KEYWORD=true|false", help="of the calculator")
-    for name in ("compare", "speed"):
+    for name in ("compare", "speed", "race"):
         phases.add_parser(name).add_argument("model")
-    phases.choices["compare"].add_argument("--one-frame-first", action="store_true")
+    for name in ("compare", "race"):
+        phases.choices[name].add_argument("--one-frame-first", action="store_true")
+    phases.choices["race"].add_argument("--count", type=int, default=10)
     again = phases.add_parser("repeat")
-    for phase in (again, *(phases.choices[name] for name in ("compare", "speed"))):
+    for phase in (again, *(phases.choices[name] for name in ("compare", "speed", "race"))):
         phase.add_argument("--minima", type=Path, default=MINIMA)
     again.add_argument("--moved", type=float, default=0.03, help="Å, standard deviation (default 0.03)")
     for phase in phases.choices.values():
@@ -355,12 +378,16 @@ def main() -> None:
         show({**compare(reference, rows, levels=Levels(reference, rows), **moved), **moved})
         return
     model, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
+    words = model_words(arguments.model)
+    if arguments.phase == "speed":
+        show({**speed(model, build_calculator(recipe.calculator), rows), **words})
+        return
+    words["one_frame_first"] = arguments.one_frame_first
+    fast = FAENetCalculator(arguments.model, device="cpu", frames="one") if arguments.one_frame_first else None
     if arguments.phase == "compare":
-        one_first = arguments.one_frame_first
-        fast = FAENetCalculator(arguments.model, device="cpu", frames="one") if one_first else None
-        show({**compare(model, rows, fast=fast), "one_frame_first": one_first, **model_words(arguments.model)})
+        show({**compare(model, rows, fast=fast), **words})
     else:
-        show({**speed(model, build_calculator(recipe.calculator), rows), **model_words(arguments.model)})
+        show({**race(model, fast, build_calculator(recipe.calculator), rows, arguments.count), **words})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -159,3 +160,23 @@ def test_speed_has_both(minima):
     row = benchmark.speed(Model(), EMT(), Rows(minima), count=1, repeats=3)
     assert row["times_faster"] > 0
     assert len(row["cpu_s_per_call"]) == 2
+
+
+class Slow(EMT):
+    """EMT that takes some CPU time longer."""
+
+    def calculate(self, *args, **kwargs):
+        super().calculate(*args, **kwargs)
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+
+
+def test_a_race_counts_the_time_of_both_parts_of_a_relaxation(minima):
+    """Slow first and quick at the end costs more than quick alone, and slow all the way the most."""
+    rows = Rows(minima)
+    equal = benchmark.race(EMT(), None, Slow(), rows, count=2)
+    both = benchmark.race(EMT(), Slow(), Slow(), rows, count=2)
+    assert equal["relaxations"] == 2
+    assert equal["times_faster"] > 2 * both["times_faster"]
+    assert both["cpu_s_per_relaxation"][0] > 2 * equal["cpu_s_per_relaxation"][0]
