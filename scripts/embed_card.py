@@ -48,7 +48,10 @@ def measured(name: str) -> dict[str, Any]:
             case[f"{row['metric']} ({row['unit']})"] = row["value"]
     for row in rows_of(name, "heldout_relaxations"):
         if row.get("summary"):
-            found["heldout_relaxations"] = {key: row["all"][key] for key in RELAXATIONS}
+            found["heldout_relaxations"] = {
+                "fmax_eV_per_A": row["fmax"],
+                **{key: row["all"][key] for key in RELAXATIONS},
+            }
     for row in rows_of(name, "properties"):
         if row.get("summary"):
             found["properties"] = {key: value for key, value in row.items() if key.endswith(("_A", "_GPa", "_per_cm"))}

@@ -34,6 +34,9 @@ heldout:
 """
 
 
+LIMITS = {"optimizer": "BFGS", "fmax": 0.05, "steps": 200}
+
+
 class Model(EMT):
     """EMT that claims to be a model, wrong by a constant where O or CO meets a metal."""
 
@@ -57,7 +60,7 @@ def recipe(tmp_path_factory):
 @pytest.fixture(scope="module")
 def minima(recipe, tmp_path_factory):
     path = tmp_path_factory.mktemp("minima") / "minima.jsonl"
-    benchmark.run_reference(recipe, EMT(), path, count=4)
+    benchmark.run_reference(recipe, EMT(), path, count=4, limits=LIMITS)
     return path
 
 
@@ -100,7 +103,7 @@ def test_the_reference_agrees_with_itself(minima, capsys):
 def test_the_reference_from_moved_starts(minima, capsys):
     rows = Rows(minima)
     before = minima.read_text()
-    levels = benchmark.Levels(EMT(), rows)
+    levels = benchmark.Levels(EMT(), rows, LIMITS)
     near = benchmark.compare(EMT(), rows, levels=levels, moved_A=0.01)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert near["all"]["adsorption_largest_error_eV"] < 0.02
@@ -147,7 +150,7 @@ def test_a_stopped_reference_run_goes_on(recipe, minima, tmp_path):
     lines = minima.read_text().splitlines(keepends=True)
     path = tmp_path / "minima.jsonl"
     path.write_text("".join(lines[:-1]) + lines[-1][:40])
-    again = benchmark.run_reference(recipe, EMT(), path, count=4)
+    again = benchmark.run_reference(recipe, EMT(), path, count=4, limits=LIMITS)
     names, energies = ([row[key] for row in again.of("system")] for key in ("name", "energy"))
     whole = Rows(minima).of("system")
     assert names == [row["name"] for row in whole]
@@ -180,3 +183,14 @@ def test_a_race_counts_the_time_of_both_parts_of_a_relaxation(minima):
     assert equal["relaxations"] == 2
     assert equal["times_faster"] > 2 * both["times_faster"]
     assert both["cpu_s_per_relaxation"][0] > 2 * equal["cpu_s_per_relaxation"][0]
+
+
+def test_models_are_relaxed_as_far_as_the_reference_was(recipe, minima, tmp_path):
+    tight = tmp_path / "tight.jsonl"
+    benchmark.run_reference(recipe, EMT(), tight, count=1, limits={**LIMITS, "fmax": 0.01})
+    rows = [Rows(path) for path in (minima, tight)]
+    summaries = [benchmark.compare(Model(), one) for one in rows]
+    assert [summary["fmax"] for summary in summaries] == [0.05, 0.01]
+    calls = [one.of("system")[0]["calls"] for one in rows]
+    assert calls[1] > calls[0]
+    assert summaries[1]["all"]["calls_per_relaxation"] == [calls[1], calls[1]]
