@@ -1,6 +1,6 @@
 """Do relaxations of systems that no model was trained on end where the reference ends, and how fast?
 
-    python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first]
+    python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first] [--judged --set in_parts=true]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py race MODEL [--one-frame-first] [--count 10]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat
@@ -25,6 +25,9 @@ relaxations of either end at saddle points now and then, which of the two does b
 With --one-frame-first the model relaxes with a single frame and then goes on with all; `calls` are those with
 all, `cpu_s` is of both. Where the reference itself does not converge, or desorbs, dissociates, intercalates or
 reconstructs, a system is counted apart and another one takes its place.
+
+With --judged the reference goes on from where a model ended at another site: `end_above_eV` is its energy of that end
+above its own minimum, `stays` whether it stays at that site, so that the site is one of its minima too.
 
 Adsorption energy: E(relaxed) − E(relaxed clean slab) − E(relaxed gas-phase fragment), each with the same calculator;
 H, N and O count from H2/2, N2/2 and O2/2, C from CH4 − 2 H2. Same site: see same_site.py. A model is compared on the
@@ -244,13 +247,22 @@ def run_reference(
     raise AssertionError("the list of systems has no end")
 
 
-def compare(calc: Any, rows: Rows, *, fast: Any = None, levels: Levels | None = None, moved_A: float = 0.0) -> Row:
+def compare(
+    calc: Any,
+    rows: Rows,
+    *,
+    fast: Any = None,
+    judge: Calculator | None = None,
+    levels: Levels | None = None,
+    moved_A: float = 0.0,
+) -> Row:
     """Relax the same systems with a calculator, print a row for each, and summarise.
 
     Args:
         calc: A model, or the reference once more.
         rows: Of the reference.
         fast: Relaxes first, if given.
+        judge: The reference, to say what it thinks of other sites than its own; None asks nobody.
         levels: Of the calculator; None finds them.
         moved_A: Standard deviation of random moves of the free atoms of each start.
     """
@@ -278,6 +290,8 @@ def compare(calc: Any, rows: Rows, *, fast: Any = None, levels: Levels | None = 
         case |= {"same_bonds": match.same_bonds, "flags": numbers["flags"], "converged": numbers["converged"]}
         for key in ("calls", "cpu_s"):
             case[key] = [numbers[key], row[key]]
+        if judge is not None and not match.same:
+            case |= _judged(judge, start, result.atoms, row["energy"], limits)
         found.append(case)
         show({"benchmark": "heldout_relaxations", **rounded(case)})
     flags = [flag for row in everything for flag in row["flags"] or ([] if row["converged"] else ["not converged"])]
@@ -289,6 +303,13 @@ def compare(calc: Any, rows: Rows, *, fast: Any = None, levels: Levels | None = 
     return {"benchmark": "heldout_relaxations", "summary": True, **limits, **counts, **rounded(summary)}
 
 
+def _judged(judge: Calculator, start: Atoms, end: Atoms, minimum: float, limits: Row) -> Row:
+    """What the reference, whose own minimum has an energy (eV), says of the end of another relaxation."""
+    further, _ = relaxed(end, judge, limits)
+    above = float(judge.get_property("energy", end)) - minimum
+    return {"end_above_eV": above, "stays": match_sites(start, end, further.atoms).same}
+
+
 def _summary(cases: list[Row]) -> Row:
     """Of at least one case; pairs are [model, reference]."""
     if not cases:
@@ -296,6 +317,12 @@ def _summary(cases: list[Row]) -> Row:
     errors = np.abs([case["error_eV"] for case in cases])
     same = np.array([case["same_site"] for case in cases])
     cpu, calls = (np.array([case[key] for case in cases]).mean(axis=0) for key in ("cpu_s", "calls"))
+    judged = [case for case in cases if "stays" in case]
+    words: Row = {}
+    if judged:
+        words["other_sites"] = len(judged)
+        words["other_sites_minima_of_reference"] = sum(case["stays"] for case in judged)
+        words["other_sites_below_reference"] = sum(case["end_above_eV"] < 0 for case in judged)
     return {
         "same_site": f"{same.sum()} of {len(same)}",
         "adsorption_mae_eV": float(errors.mean()),
@@ -307,6 +334,7 @@ def _summary(cases: list[Row]) -> Row:
         "cpu_s_per_relaxation": cpu.tolist(),
         "cpu_s_per_call": (cpu / calls).tolist(),
         "times_faster": float(cpu[1] / cpu[0]),
+        **words,
     }
 
 
@@ -373,7 +401,9 @@ def main() -> None:
     again = phases.add_parser("repeat")
     for phase in (again, *(phases.choices[name] for name in ("compare", "speed", "race"))):
         phase.add_argument("--minima", type=Path, default=MINIMA)
-    for phase in (first, again):
+    judged = phases.choices["compare"]
+    judged.add_argument("--judged", action="store_true")
+    for phase in (first, again, judged):
         phase.add_argument("--set", action="append", default=[], metavar="KEYWORD=true|false", help="of the calculator")
     again.add_argument("--moved", type=float, default=0.03, help="Å, standard deviation (default 0.03)")
     for phase in phases.choices.values():
@@ -381,9 +411,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     recipe = load_recipe(arguments.recipe)
+
+    def labelling(words: dict[str, bool]) -> Calculator:
+        return build_calculator(replace(recipe.calculator, kwargs={**recipe.calculator.kwargs, **words}))
+
     if arguments.phase in ("reference", "repeat"):
         words = _switches(arguments.set)
-        calc = build_calculator(replace(recipe.calculator, kwargs={**recipe.calculator.kwargs, **words}))
+        calc = labelling(words)
         if arguments.phase == "reference":
             limits = {**LIMITS, "fmax": arguments.fmax}
             run_reference(recipe, calc, arguments.out, arguments.count, words, limits)
@@ -399,7 +433,8 @@ def main() -> None:
     words["one_frame_first"] = arguments.one_frame_first
     fast = FAENetCalculator(arguments.model, device="cpu", frames="one") if arguments.one_frame_first else None
     if arguments.phase == "compare":
-        show({**compare(model, rows, fast=fast), **words})
+        judge = labelling(_switches(arguments.set)) if arguments.judged else None
+        show({**compare(model, rows, fast=fast, judge=judge), **words})
     else:
         show({**race(model, fast, build_calculator(recipe.calculator), rows, arguments.count), **words})
 

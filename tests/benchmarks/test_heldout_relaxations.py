@@ -194,3 +194,18 @@ def test_models_are_relaxed_as_far_as_the_reference_was(recipe, minima, tmp_path
     calls = [one.of("system")[0]["calls"] for one in rows]
     assert calls[1] > calls[0]
     assert summaries[1]["all"]["calls_per_relaxation"] == [calls[1], calls[1]]
+
+
+def test_the_reference_judges_other_sites(minima, capsys):
+    """From moved starts it ends elsewhere; there the judge stays, and says how far above its own minimum that is."""
+    rows = Rows(minima)
+    levels = benchmark.Levels(EMT(), rows, LIMITS)
+    summary = benchmark.compare(EMT(), rows, judge=EMT(), levels=levels, moved_A=0.6)
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    judged = [row for row in shown if "stays" in row]
+    assert judged and {row["name"] for row in judged} == {row["name"] for row in shown if row["lateral_A"] > 0.5}
+    assert all(row["stays"] for row in judged), "the same calculator ended there"
+    assert all(row["end_above_eV"] == pytest.approx(row["error_eV"], abs=1e-3) for row in judged)
+    assert summary["all"]["other_sites"] == summary["all"]["other_sites_minima_of_reference"] == len(judged)
+    same = benchmark.compare(EMT(), rows, judge=EMT(), levels=levels)
+    assert "other_sites" not in same["all"]
