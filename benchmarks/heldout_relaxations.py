@@ -1,16 +1,17 @@
 """Do relaxations of systems that no model was trained on end where the reference ends, and how fast?
 
-    python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first] [--judged --set in_parts=true]
+    python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first]
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py compare MODEL --judged --set in_parts=true
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py race MODEL [--one-frame-first] [--count 10]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
 
-`compare` needs the model only; where the reference ends is stored in benchmarks/data/metals-minima.jsonl (`--minima`
-takes another file). `reference` makes such a file with the labelling calculator of the recipe
-(examples/recipes/metals.yaml: nequix and chgnet): starts, minima, energies and CPU times, a line per system; run again,
-it goes on. `--set in_parts=true` gives that calculator a keyword; the stored file is of this form of it, which is about
-three times faster than the package's own (scripts/fast_nequix.py).
+`compare` needs the model only (and the reference with --judged); where the reference ends is stored in
+benchmarks/data/metals-minima.jsonl (`--minima` takes another file). `reference` makes such a file with the labelling
+calculator of the recipe (examples/recipes/metals.yaml: nequix and chgnet): starts, minima, energies and CPU times, a
+line per system; run again, it goes on. `--set in_parts=true` gives that calculator a keyword; the stored file is of
+this form of it, which is about three times faster than the package's own (scripts/fast_nequix.py).
 `speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
 reasons too. `race` times whole relaxations in the same way, of systems evenly from the list; both use the calculator as
 its package computes it. `repeat` compares the reference with itself, from starts whose free atoms are moved at random:
@@ -21,7 +22,7 @@ unseen alloy (a quarter each), adsorbates in turn at every kind of site. Slabs a
 lower half is fixed, the lattice constant is the recipe's for both calculators, both start from the same structure:
 adsorbate in contact with the surface at its site, off by some 0.05 Å and tilted by at most 10°. BFGS, at most 300
 steps, both to the same largest force: 0.02 eV/Å in the stored file. With 0.05 eV/Å, as in metals-minima-0.05.jsonl,
-relaxations of either end at saddle points now and then, which of the two does being a matter of luck.
+relaxations of either now and then stop half-way, where the surface is flat.
 With --one-frame-first the model relaxes with a single frame and then goes on with all; `calls` are those with
 all, `cpu_s` is of both. Where the reference itself does not converge, or desorbs, dissociates, intercalates or
 reconstructs, a system is counted apart and another one takes its place.
@@ -37,10 +38,7 @@ first).
 
 import argparse
 import time
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import cycle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +46,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator
-from ase.constraints import FixAtoms
+from heldout_systems import from_json, heldout_systems, rng_of, to_json
 from rows import Row, Rows, model_words, rounded, show
 from same_site import match_sites
 
@@ -57,94 +55,19 @@ from faenet_calc.drivers import RelaxResult
 from faenet_calc.training.generate import Recipe, load_recipe
 from faenet_calc.training.generate.adsorbates import gas_molecule
 from faenet_calc.training.generate.labels import build_calculator
-from faenet_calc.training.generate.recipe import HeldOutRule
-from faenet_calc.training.generate.structures import Substrate, place, sites, slab
-from faenet_calc.training.generate.tasks import substrates
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
 MINIMA = Path(__file__).parent / "data" / "metals-minima.jsonl"
 LIMITS: Row = {"optimizer": "BFGS", "fmax": 0.02, "steps": 300}
-HEIGHT_A, TILT_DEGREES = 0.2, 10.0
-TURNS = ("pair", "facet", "pair", "alloy")
 FRAGMENTS = {"H": {"H2": 0.5}, "N": {"N2": 0.5}, "O": {"O2": 0.5}, "C": {"CH4": 1.0, "H2": -2.0}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class System:
-    """A held-out system at one kind of site; ``visit`` counts how often its combination came before."""
-
-    group: str
-    substrate: Substrate
-    facet: str
-    size: tuple[int, ...]
-    adsorbate: str
-    visit: int
-
-    @property
-    def slab_name(self) -> str:
-        """Names the clean slab, alloys with their arrangement."""
-        return f"{self.substrate.label}_{self.facet}_{'x'.join(map(str, self.size))}"
-
-    def start(self, vacuum: float) -> tuple[Atoms, str]:
-        """The structure to relax and the kind of its site."""
-        surface = slab(self.substrate, self.facet, self.size, vacuum, _rng(self.slab_name))
-        z = surface.positions[:, 2]
-        surface.set_constraint(FixAtoms(mask=z < (z.min() + z.max()) / 2 - 0.1))
-        found = sites(surface)
-        kinds = sorted({site.kind for site in found})
-        rng = _rng(f"{self.slab_name}_{self.adsorbate}")
-        kind = kinds[(int(rng.integers(len(kinds))) + self.visit) % len(kinds)]
-        chosen = next(site for site in found if site.kind == kind)
-        return place(surface, self.adsorbate, chosen, HEIGHT_A, TILT_DEGREES, rng), kind
-
-
-def _rng(name: str) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(name.encode()))
-
-
-def heldout_systems(recipe: Recipe) -> Iterator[System]:
-    """Without end, every prefix balanced between groups and, inside a group, between the recipe's rules."""
-    rules: dict[str, list[Iterator[System]]] = {}
-    for rule in recipe.heldout:
-        group = "pair" if rule.adsorbate is not None else "facet" if rule.facet is not None else "alloy"
-        rules.setdefault(group, []).append(_matching(recipe, rule, group))
-    walks = {group: cycle(walk) for group, walk in rules.items()}
-    for group in cycle([group for group in TURNS if group in walks]):
-        yield next(next(walks[group]))
-
-
-def _matching(recipe: Recipe, rule: HeldOutRule, group: str) -> Iterator[System]:
-    """All combinations that a rule holds out, shuffled, again and again with the next size and site."""
-    pure, mixed = substrates(recipe)
-    found = [
-        (metal, config, name)
-        for metal in (*pure, *mixed)
-        for config in recipe.slabs
-        for name in recipe.adsorbates
-        if metal.crystal == config.crystal
-        and rule.substrate in (None, metal.name)
-        and rule.facet in (None, config.crystal + config.facet)
-        and rule.adsorbate in (None, name)
-    ]
-    order = _rng(f"{rule.substrate} {rule.facet} {rule.adsorbate}").permutation(len(found))
-    for visit in range(2**31):
-        for rank, number in enumerate(order):
-            metal, config, name = found[number]
-            size = config.sizes[:2][(visit + rank) % len(config.sizes[:2])]
-            yield System(
-                group=group,
-                substrate=metal,
-                facet=config.crystal + config.facet,
-                size=size,
-                adsorbate=name,
-                visit=visit,
-            )
 
 
 def limits_of(rows: Rows) -> Row:
     """How the relaxations of a file of minima were run, and others are to be that are compared with them."""
-    (header,) = rows.of("header")
-    return {key: header[key] for key in LIMITS}
+    headers = rows.of("header")
+    if not headers:
+        raise SystemExit(f"{rows.path} holds no minima; make it with `heldout_relaxations.py reference -o {rows.path}`")
+    return {key: headers[0][key] for key in LIMITS}
 
 
 def relaxed(atoms: Atoms, calc: Calculator, limits: Row, fast: Calculator | None = None) -> tuple[RelaxResult, Row]:
@@ -182,27 +105,6 @@ class Levels:
             self.rows.append({"row": kind, "name": name, **numbers})
             self.known[kind, name] = numbers["energy"]
         return float(self.known[kind, name])
-
-
-def to_json(atoms: Atoms) -> Row:
-    """A structure with tags and fixed atoms as plain values."""
-    fixed = [int(i) for constraint in atoms.constraints for i in constraint.get_indices()]
-    return {
-        "numbers": atoms.numbers.tolist(),
-        "positions": rounded(atoms.positions.tolist(), 6),
-        "cell": atoms.cell.array.tolist(),
-        "pbc": atoms.pbc.tolist(),
-        "tags": atoms.get_tags().tolist(),
-        "fixed": fixed,
-    }
-
-
-def from_json(row: Row, positions: Any = None) -> Atoms:
-    """The structure, or its atoms at other positions."""
-    values = {key: row[key] for key in ("numbers", "cell", "pbc", "tags")}
-    atoms = Atoms(**values, positions=row["positions"] if positions is None else positions)
-    atoms.set_constraint(FixAtoms(indices=row["fixed"]))
-    return atoms
 
 
 def is_sane(row: Row) -> bool:
@@ -279,7 +181,7 @@ def compare(
                 calculator.get_property("forces", start)  # start-up
         zero = levels.zero(start, row["slab"], row["adsorbate"])
         moved = start.copy()
-        moves = _rng(row["name"]).normal(scale=moved_A, size=start.positions.shape) if moved_A else 0.0
+        moves = rng_of(row["name"]).normal(scale=moved_A, size=start.positions.shape) if moved_A else 0.0
         moved.set_positions(start.positions + moves)  # not of fixed atoms
         result, numbers = relaxed(moved, calc, limits, fast)
         match = match_sites(start, from_json(row["start"], row["minimum"]), result.atoms)
@@ -374,6 +276,7 @@ def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, count: int) ->
         show({"benchmark": "heldout_relaxations", "case": "relaxations in turn", "name": row["name"], **case})
     model, other = np.sum(runs, axis=0) / len(runs)
     row = {"relaxations": len(runs), "cpu_s_per_relaxation": [model, other], "times_faster": other / model}
+    row["times_faster_median"] = float(np.median([slow / quick for quick, slow in runs]))
     return {"benchmark": "heldout_relaxations", "case": "relaxations in turn", "summary": True, **rounded(row)}
 
 

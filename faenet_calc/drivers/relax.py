@@ -116,7 +116,7 @@ def relax(
         record.restore(work)
         if prerelax is not None and record.last is None:
             cell: dict[str, Any] = {"relax_cell": relax_cell, "pressure_GPa": pressure_GPa}
-            fast = relax(atoms, prerelax, fmax=fmax, steps=steps, **cell, **method)
+            fast = relax(atoms, prerelax, fmax=fmax, steps=steps, progress=progress, **cell, **method)
             if fast.error is None and not fast.anomalies:
                 work.cell, work.positions = fast.atoms.cell, fast.atoms.positions
         target = _with_cell(work, relax_cell, pressure_GPa)

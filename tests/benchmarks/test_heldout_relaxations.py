@@ -181,6 +181,7 @@ def test_a_race_counts_the_time_of_both_parts_of_a_relaxation(minima):
     equal = benchmark.race(EMT(), None, Slow(), rows, count=2)
     both = benchmark.race(EMT(), Slow(), Slow(), rows, count=2)
     assert equal["relaxations"] == 2
+    assert equal["times_faster_median"] > 2 * both["times_faster_median"]
     assert equal["times_faster"] > 2 * both["times_faster"]
     assert both["cpu_s_per_relaxation"][0] > 2 * equal["cpu_s_per_relaxation"][0]
 
@@ -209,3 +210,8 @@ def test_the_reference_judges_other_sites(minima, capsys):
     assert summary["all"]["other_sites"] == summary["all"]["other_sites_minima_of_reference"] == len(judged)
     same = benchmark.compare(EMT(), rows, judge=EMT(), levels=levels)
     assert "other_sites" not in same["all"]
+
+
+def test_a_file_without_minima_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="holds no minima; make it with"):
+        benchmark.compare(EMT(), Rows(tmp_path / "absent.jsonl"))

@@ -9,6 +9,7 @@ import heldout_relaxations
 import properties
 from ase.io import read
 from rows import Rows
+from same_site import match_sites
 
 from faenet_calc.training.generate import load_recipe
 from faenet_calc.training.generate.tasks import plan
@@ -67,3 +68,18 @@ def test_labels_for_training_hold_nothing_that_is_held_out():
         found = words_of(file)
         assert len(found) > 500
         assert not any(rules_that_match(words, rules) for words in set(found)), file
+
+
+def test_three_ends_of_the_reference_move_with_the_tighter_limit():
+    """What the card of metals-m says of 0.05 eV/Å."""
+    tight = Rows(heldout_relaxations.MINIMA)
+    loose = Rows(heldout_relaxations.MINIMA.with_name("metals-minima-0.05.jsonl"))
+    assert [heldout_relaxations.limits_of(rows)["fmax"] for rows in (tight, loose)] == [0.02, 0.05]
+    before = {row["name"]: row for row in loose.of("system")}
+    moved = []
+    for row in tight.of("system"):
+        ends = [heldout_relaxations.from_json(row["start"], one["minimum"]) for one in (before[row["name"]], row)]
+        if not match_sites(heldout_relaxations.from_json(row["start"]), *ends).same:
+            moved.append(row["name"])
+            assert row["energy"] < before[row["name"]]["energy"] - 0.05
+    assert len(moved) == 3
