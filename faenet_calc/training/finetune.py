@@ -37,19 +37,24 @@ def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:
 
 
 def with_feed_forward(potential: Potential, width: int, *, seed: int) -> Potential:
-    """The same energy surface with a network of single atoms after each interaction, ready to be trained."""
+    """The same energy surface with (wider) networks of single atoms after the interactions, ready to be trained.
+
+    New neurons start with random weights in and zero weights out.
+    """
     present = potential.config.model.feed_forward
-    if present or width < 1:
+    if width <= present:
         raise InputError(
-            f"finetune.feed_forward = {width} for a model with model.feed_forward = {present}; it takes a width of at "
-            "least 1 for a model that has 0: leave it out"
+            f"finetune.feed_forward = {width} for a model with model.feed_forward = {present}; it takes a larger width "
+            "than the model has: leave it out to train the model as it is"
         )
     model = dataclasses.replace(potential.config.model, feed_forward=width)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         wider = Potential(dataclasses.replace(potential.config, model=model))
     wider.model.to(next(potential.model.parameters()).dtype)
-    wider.model.load_state_dict({**wider.model.state_dict(), **potential.model.state_dict()})
+    tensors = wider.model.state_dict()
+    for name, old in potential.model.state_dict().items():
+        tensors[name][tuple(slice(length) for length in old.shape)] = old
     return wider
 
 

@@ -218,8 +218,8 @@ class FinetuneConfig:
 
     Attributes:
         checkpoint: Path or name of the model; None starts from random weights.
-        feed_forward: Add networks of single atoms of this width (see ``model.feed_forward``) to a model without them;
-            the energy is the same until they are trained. None leaves the model as it is.
+        feed_forward: Add networks of single atoms of this width (see ``model.feed_forward``), or widen those that the
+            model has; the energy is the same until they are trained. None leaves the model as it is.
         freeze: Parts of the network that stay as they are: names of its modules, e.g. "atom_embedding",
             "edge_embedding", "interaction_blocks.0".
         replay: Files of old data that are mixed into the training set.

@@ -51,10 +51,39 @@ def test_an_explorer_moves_the_atoms_and_the_calculator_labels(tmp_path):
     assert not np.allclose(*(atoms.positions for atoms in trajectories), atol=0.05)
 
 
+def relaxation_ends(folder, **settings):
+    """The last snapshot of every relaxation, by what moved it: {how: {task: atoms}}."""
+    found: dict[str, dict[int, Atoms]] = {"relax": {}, "finish": {}}
+    for atoms in read(generate(recipe(tasks=30, **settings), folder).file, ":"):
+        if atoms.info["how"] in found and atoms.info["kind"] in ("relax", "slab-relax", "gas-relax"):
+            found[atoms.info["how"]][atoms.info["task"]] = atoms
+    return found
+
+
+def test_the_calculator_finishes_what_the_explorer_ended(tmp_path):
+    """Relaxations go on to a minimum of the labelling calculator, from where the explorer left them."""
+    sampling = {"relax_steps": 12, "relax_fmax": 0.03, "md_steps": 4, "md_stride": 4, "rattled": 1, "curve_points": 2}
+    longer = {**sampling, "finish_steps": 200}
+    explorer = {"factory": f"{__name__}.softened", "id": "lj"}
+    left = relaxation_ends(tmp_path / "left", explorer=explorer, sampling=sampling)
+    finished = relaxation_ends(tmp_path / "finished", explorer=explorer, sampling=longer)
+    assert not left["finish"]
+    assert not relaxation_ends(tmp_path / "alone", sampling=longer)["finish"]
+    both = set(left["relax"]) & set(finished["finish"])  # labels with large forces are dropped
+    assert len(both) >= 4
+    for task in both:
+        before, atoms = left["relax"][task], finished["finish"][task]
+        assert np.allclose(finished["relax"][task].positions, before.positions)
+        assert atoms.get_potential_energy() < before.get_potential_energy()
+        forces, forces_before = (np.abs(a.get_forces(apply_constraint=False)) for a in (atoms, before))
+        assert np.median(forces) < 0.03 < forces_before.max()  # the lower half may be fixed
+
+
 def test_a_folder_from_before_explorers_can_be_continued():
     """Settings that came later do not change the digest as long as they are not used."""
     assert recipe().digest() == "1f3f6a53d2e8"
     assert recipe(with_heldout=False).digest() != recipe().digest()
+    assert recipe(sampling={"finish_steps": 9}).digest() != recipe(sampling={}).digest()
     assert recipe(explorer={"factory": "ase.calculators.emt.EMT"}).digest() != recipe().digest()
 
 

@@ -163,7 +163,7 @@ def _run(task: Task, recipe: Recipe, calculator: Calculator, explorer: Calculato
     marks: list[str] = []
     dropped, error, begin = 0, "", time.process_time()
     try:
-        for number, snapshot in enumerate(snapshots(task, recipe, explorer)):
+        for number, snapshot in enumerate(snapshots(task, recipe, explorer, calculator)):
             atoms = label(snapshot, calculator, task, recipe, number)
             if atoms is None:
                 dropped += 1

@@ -121,6 +121,8 @@ class SamplingConfig:
     Attributes:
         relax_steps: Calculator calls of a relaxation.
         relax_fmax: A relaxation ends below this force (eV/Å).
+        finish_steps: With an explorer: calls of the labelling calculator that go on from where the explorer's
+            relaxation ends, to a minimum of its own; labels of both ends tell the explorer what it is wrong about.
         md_steps: Calculator calls of a short Langevin run.
         md_timestep_fs: With all masses set to 20 u: positions in equilibrium do not depend on masses.
         md_stride: Every n-th MD step is kept.
@@ -137,6 +139,7 @@ class SamplingConfig:
 
     relax_steps: int = 20
     relax_fmax: float = 0.05
+    finish_steps: int = 0
     md_steps: int = 24
     md_timestep_fs: float = 5.0
     md_stride: int = 4
@@ -228,8 +231,9 @@ class Recipe:
         for key, default in (("explorer", None), ("with_heldout", True)):
             if mapping[key] == default:
                 del mapping[key]  # as in folders written before there was such a setting
-        if mapping["sampling"]["tilt_deg"] == SamplingConfig.tilt_deg:
-            del mapping["sampling"]["tilt_deg"]
+        for key in ("tilt_deg", "finish_steps"):
+            if mapping["sampling"][key] == getattr(SamplingConfig, key):
+                del mapping["sampling"][key]
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -26,10 +26,10 @@ _BROKEN_FORCE = 100.0  # eV/Å; a trajectory that gets here is not followed furt
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A structure with the calculator that explores it; on a trajectory it has just computed it.
+    """A structure with the calculator that moves it; on a trajectory it has just computed it.
 
     Attributes:
-        how: ``start``, ``relax``, ``md``, ``rattle``, ``strain`` or ``curve``.
+        how: ``start``, ``relax``, ``finish``, ``md``, ``rattle``, ``strain`` or ``curve``.
         site: Kind of the adsorption site at the start; ``none`` without an adsorbate.
         height: Of an approach curve above contact (Å).
     """
@@ -40,10 +40,17 @@ class Snapshot:
     height: float | None = None
 
 
-def snapshots(task: Task, recipe: Recipe, calculator: Calculator) -> Iterator[Snapshot]:
-    """Run one task; deterministic in the task's seed."""
+def snapshots(
+    task: Task, recipe: Recipe, calculator: Calculator, labeller: Calculator | None = None
+) -> Iterator[Snapshot]:
+    """Run one task; deterministic in the task's seed.
+
+    Args:
+        calculator: Moves the atoms.
+        labeller: Finishes relaxations, if the recipe asks for it; None leaves them where the calculator ends.
+    """
     rng = np.random.default_rng(task.seed)
-    explorer = _Explorer(settings=recipe.sampling, calculator=calculator, rng=rng)
+    explorer = _Explorer(settings=recipe.sampling, calculator=calculator, labeller=labeller, rng=rng)
     if task.substrate is None:
         return explorer.molecule(gas_molecule(task.molecule), task.kind)
     if not task.facet:
@@ -58,6 +65,7 @@ def snapshots(task: Task, recipe: Recipe, calculator: Calculator) -> Iterator[Sn
 class _Explorer:
     settings: SamplingConfig
     calculator: Calculator
+    labeller: Calculator | None
     rng: np.random.Generator
 
     def molecule(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
@@ -70,7 +78,7 @@ class _Explorer:
             return
         start = self._rattled(atoms)
         start.positions[:] = start.positions @ random_rotation(self.rng).T
-        yield from self._relax(start, self.settings.relax_steps)
+        yield from self._relax(start)
         if kind == "gas-md":
             yield from self._dynamics(start)
 
@@ -98,7 +106,7 @@ class _Explorer:
         if kind == "slab-md":
             yield from self._dynamics(start)
         else:
-            yield from self._relax(start, self.settings.relax_steps)
+            yield from self._relax(start)
 
     def adsorbate(self, surface: Atoms, name: str, kind: str) -> Iterator[Snapshot]:
         """An adsorbate on a slab, at a site drawn evenly among the kinds of site."""
@@ -118,10 +126,11 @@ class _Explorer:
                 yield self._single(self._rattled(start), "rattle")
             return
         start.rattle(0.02, rng=self.rng)
-        yield from self._relax(start, self.settings.relax_steps if kind == "relax" else 6)
         if kind == "md":
+            yield from self._relax(start, at_most=6)
             yield from self._dynamics(start)
             return
+        yield from self._relax(start)
         for _ in range(self.settings.rattled):
             yield self._single(self._rattled(start), "rattle")
 
@@ -152,13 +161,23 @@ class _Explorer:
         atoms.calc = self.calculator
         return Snapshot(atoms=atoms, how=how)
 
-    def _relax(self, atoms: Atoms, steps: int) -> Iterator[Snapshot]:
-        """Follow BFGS downhill; half of the slabs keep their lower half fixed, as users do."""
-        atoms.calc = self.calculator
+    def _relax(self, atoms: Atoms, at_most: int | None = None) -> Iterator[Snapshot]:
+        """Follow BFGS downhill; half of the slabs keep their lower half fixed, as users do.
+
+        The labeller goes on from where an explorer ends, unless the relaxation is only to take ``at_most`` calls.
+        """
+        settings = self.settings
         if not atoms.pbc.all() and atoms.pbc.any() and self.rng.random() < 0.5:
             z = atoms.positions[atoms.get_tags() < 2, 2]
             atoms.set_constraint(FixAtoms(mask=atoms.positions[:, 2] < (z.min() + z.max()) / 2 - 0.1))
-        yield from self._kept(atoms, BFGS(atoms, logfile=None).irun(self.settings.relax_fmax, steps), "relax")
+        runs = [("relax", self.calculator, settings.relax_steps if at_most is None else at_most)]
+        if self.labeller is not None and self.labeller is not self.calculator and at_most is None:
+            runs.append(("finish", self.labeller, settings.finish_steps))
+        for how, calculator, steps in runs:
+            if not steps:
+                continue
+            atoms.calc = calculator
+            yield from self._kept(atoms, BFGS(atoms, logfile=None).irun(settings.relax_fmax, steps), how)
         atoms.set_constraint()
 
     def _dynamics(self, atoms: Atoms) -> Iterator[Snapshot]:
