@@ -30,6 +30,8 @@ reconstructs, a system is counted apart and another one takes its place.
 With --judged the reference goes on from where a model ended at another site: `end_above_eV` is its energy of that end
 above its own minimum, `stays` whether it stays at that site, so that the site is one of its minima too.
 
+`error_at_minimum_eV` is of the model's energy of the reference's own minimum, so without what other ends add to it.
+
 Adsorption energy: E(relaxed) − E(relaxed clean slab) − E(relaxed gas-phase fragment), each with the same calculator;
 H, N and O count from H2/2, N2/2 and O2/2, C from CH4 − 2 H2. Same site: see same_site.py. A model is compared on the
 systems all of whose elements it was trained on. CPU seconds are of one thread, without start-up (an untimed call
@@ -190,6 +192,8 @@ def compare(
         case |= {**energies, "error_eV": energies["model_eV"] - energies["reference_eV"]}
         case |= {"same_site": match.same and not numbers["flags"], "lateral_A": match.lateral_A}
         case |= {"same_bonds": match.same_bonds, "flags": numbers["flags"], "converged": numbers["converged"]}
+        there = calc.get_property("energy", from_json(row["start"], row["minimum"])) - zero
+        case["error_at_minimum_eV"] = there - energies["reference_eV"]
         for key in ("calls", "cpu_s"):
             case[key] = [numbers[key], row[key]]
         if judge is not None and not match.same:
@@ -231,6 +235,7 @@ def _summary(cases: list[Row]) -> Row:
         "adsorption_median_error_eV": float(np.median(errors)),
         "adsorption_largest_error_eV": float(errors.max()),
         "adsorption_mae_eV_where_same_site": float(errors[same].mean()) if same.any() else None,
+        "adsorption_mean_error_eV_at_minima": float(np.mean([case["error_at_minimum_eV"] for case in cases])),
         "converged": sum(case["converged"] for case in cases),
         "calls_per_relaxation": calls.tolist(),
         "cpu_s_per_relaxation": cpu.tolist(),

@@ -94,6 +94,7 @@ def test_the_reference_agrees_with_itself(minima, capsys):
     assert summary["all"]["same_site"] == "4 of 4"
     # Starts are stored with six digits.
     assert summary["all"]["adsorption_largest_error_eV"] < 1e-3
+    assert abs(summary["all"]["adsorption_mean_error_eV_at_minima"]) < 1e-3
     assert {"pair", "facet", "alloy"} <= set(summary)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(shown) == 4
@@ -124,6 +125,7 @@ def test_a_wrong_model_is_seen(minima):
     with_oxygen = [row["adsorbate"] in ("O", "CO") for row in Rows(minima).of("system")]
     assert any(with_oxygen)
     assert summary["all"]["adsorption_mae_eV"] == pytest.approx(0.3 * np.mean(with_oxygen), abs=1e-3)
+    assert summary["all"]["adsorption_mean_error_eV_at_minima"] == pytest.approx(0.3 * np.mean(with_oxygen), abs=1e-3)
 
 
 def test_another_site_is_seen(minima, tmp_path):
@@ -132,7 +134,9 @@ def test_another_site_is_seen(minima, tmp_path):
         n_slab = row["start"]["tags"].count(0) + row["start"]["tags"].count(1)
         for position in row["minimum"][n_slab:]:
             position[0] += 0.9
-    assert benchmark.compare(Model(), rows)["all"]["same_site"] == "0 of 4"
+    summary = benchmark.compare(Model(), rows)["all"]
+    assert summary["same_site"] == "0 of 4"
+    assert summary["adsorption_mean_error_eV_at_minima"] > 0.1 > summary["adsorption_mae_eV"]  # it is no minimum
 
 
 def test_systems_outside_of_the_model_and_bad_minima_are_counted_apart(minima):
