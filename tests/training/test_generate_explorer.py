@@ -10,6 +10,7 @@ from ase.calculators.lj import LennardJones
 from ase.io import read
 from small_recipe import recipe
 
+from faenet_calc.errors import InputError
 from faenet_calc.training.generate import generate, plan
 
 
@@ -68,7 +69,6 @@ def test_the_calculator_finishes_what_the_explorer_ended(tmp_path):
     left = relaxation_ends(tmp_path / "left", explorer=explorer, sampling=sampling)
     finished = relaxation_ends(tmp_path / "finished", explorer=explorer, sampling=longer)
     assert not left["finish"]
-    assert not relaxation_ends(tmp_path / "alone", sampling=longer)["finish"]
     both = set(left["relax"]) & set(finished["finish"])  # labels with large forces are dropped
     assert len(both) >= 4
     for task in both:
@@ -83,8 +83,16 @@ def test_a_folder_from_before_explorers_can_be_continued():
     """Settings that came later do not change the digest as long as they are not used."""
     assert recipe().digest() == "1f3f6a53d2e8"
     assert recipe(with_heldout=False).digest() != recipe().digest()
-    assert recipe(sampling={"finish_steps": 9}).digest() != recipe(sampling={}).digest()
-    assert recipe(explorer={"factory": "ase.calculators.emt.EMT"}).digest() != recipe().digest()
+    explored = recipe(explorer={"factory": "ase.calculators.emt.EMT"}, sampling={})
+    assert explored.digest() != recipe(sampling={}).digest()
+    assert replace(explored, sampling=replace(explored.sampling, finish_steps=9)).digest() != explored.digest()
+
+
+def test_finishing_needs_an_explorer_and_a_number():
+    with pytest.raises(InputError, match=r"finish_steps = 9 without an explorer.* leave it out"):
+        recipe(sampling={"finish_steps": 9})
+    with pytest.raises(InputError, match=r"finish_steps = -1, expected a number of calls"):
+        recipe(explorer={"factory": "ase.calculators.emt.EMT"}, sampling={"finish_steps": -1})
 
 
 def test_held_out_systems_can_be_left_out(tmp_path):

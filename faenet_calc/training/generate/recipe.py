@@ -158,6 +158,8 @@ class SamplingConfig:
             value = getattr(self, name)
             if len(value) != 2 or value[0] > value[1]:
                 raise ValueError(f"{name} = {list(value)}, expected [smallest, largest]")
+        if self.finish_steps < 0:
+            raise ValueError(f"finish_steps = {self.finish_steps}, expected a number of calls, or 0 to leave it out")
         if not 0 <= self.tilt_deg <= 180:
             raise ValueError(f"tilt_deg = {self.tilt_deg:g}, expected 0 (upright) to 180 (upside down)")
 
@@ -218,6 +220,11 @@ class Recipe:
             raise ValueError(f"adsorbates {unknown} are not known; choose from {', '.join(ADSORBATES)}")
         if unknown := [name for name in self.gas if name not in GAS]:
             raise ValueError(f"gas {unknown} are not known; choose from {', '.join(GAS)}")
+        if self.sampling.finish_steps and self.explorer is None:
+            raise ValueError(
+                f"sampling.finish_steps = {self.sampling.finish_steps} without an explorer whose relaxations it "
+                "could finish; name one, or leave it out and set relax_steps: the calculator then relaxes by itself"
+            )
         symbols = {metal.symbol for metal in self.metals}
         for alloy in self.alloys:
             if missing := [symbol for symbol in alloy.metals if symbol not in symbols]:
