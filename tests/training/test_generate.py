@@ -318,6 +318,14 @@ def test_curves_go_from_contact_to_far_away():
     assert heights[0] < 0.3 < 2.0 < heights[-1]
 
 
+@pytest.mark.parametrize("kinds", [("relax",), ("md", "curve")])
+def test_adsorbates_are_treated_as_the_recipe_says(kinds):
+    usual, chosen = recipe(tasks=200, mix={}), recipe(tasks=200, mix={"adsorbate_kinds": list(kinds)})
+    found = [{task.kind for task in plan(settings) if task.facet and task.molecule} for settings in (usual, chosen)]
+    assert found == [{"relax", "curve", "rattle", "md"}, set(kinds)]
+    assert usual.digest() != chosen.digest()
+
+
 @pytest.mark.parametrize(("tilt", "within"), [(0.0, (0.0, 1e-6)), (30.0, (2.0, 30.0)), (120.0, (60.0, 120.0))])
 def test_adsorbates_start_tilted_as_far_as_the_recipe_allows(tilt, within):
     tilted = recipe(tasks=200, adsorbates=["CO"], sampling={**SMALL["sampling"], "tilt_deg": tilt})
@@ -346,6 +354,8 @@ def test_adsorbates_start_tilted_as_far_as_the_recipe_allows(tilt, within):
         ({"calculator": {"factory": "EMT"}}, "dotted path"),
         ({"sampling": {"rattle_A": [0.1]}}, "smallest, largest"),
         ({"sampling": {"tilt_deg": 200}}, "upside down"),
+        ({"mix": {"adsorbate_kinds": ["relaxed"]}}, "one or more of curve, md, rattle, relax"),
+        ({"mix": {"adsorbate_kinds": []}}, "one or more of"),
     ],
 )
 def test_mistakes_in_a_recipe_are_named(changes, words):

@@ -17,6 +17,7 @@ from faenet_calc.training.generate.adsorbates import ADSORBATES, GAS
 
 Crystal = Literal["fcc", "hcp", "bcc"]
 Facet = Literal["111", "100", "110", "211", "0001"]
+ADSORBATE_KINDS = ("relax", "relax", "curve", "rattle", "md")
 FACETS: dict[str, tuple[str, ...]] = {"fcc": ("111", "100", "110", "211"), "hcp": ("0001",), "bcc": ("110",)}
 
 
@@ -105,13 +106,24 @@ class SlabConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MixConfig:
-    """Share of the tasks given to each family; alloys take ``alloy`` of bulk, clean and adsorbate tasks."""
+    """Share of the tasks given to each family; alloys take ``alloy`` of bulk, clean and adsorbate tasks.
+
+    Attributes:
+        adsorbate_kinds: What is done with an adsorbate, drawn evenly, so that a kind named twice comes twice as often:
+            ``relax`` (and rattled copies of the end), ``curve`` (approach), ``rattle`` (copies of the start), ``md``.
+    """
 
     bulk: float = 0.1
     clean: float = 0.12
     adsorbate: float = 0.7
     gas: float = 0.08
     alloy: float = 0.35
+    adsorbate_kinds: tuple[str, ...] = ADSORBATE_KINDS
+
+    def __post_init__(self) -> None:
+        if not self.adsorbate_kinds or not set(self.adsorbate_kinds) <= set(ADSORBATE_KINDS):
+            known = ", ".join(sorted(set(ADSORBATE_KINDS)))
+            raise ValueError(f"adsorbate_kinds = {list(self.adsorbate_kinds)}, expected one or more of {known}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,9 +250,10 @@ class Recipe:
         for key, default in (("explorer", None), ("with_heldout", True)):
             if mapping[key] == default:
                 del mapping[key]  # as in folders written before there was such a setting
-        for key in ("tilt_deg", "finish_steps"):
-            if mapping["sampling"][key] == getattr(SamplingConfig, key):
-                del mapping["sampling"][key]
+        for part, key in (("sampling", "tilt_deg"), ("sampling", "finish_steps"), ("mix", "adsorbate_kinds")):
+            settings = getattr(self, part)
+            if getattr(settings, key) == getattr(type(settings), key):
+                del mapping[part][key]
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()[:12]
 
 

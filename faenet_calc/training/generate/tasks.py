@@ -15,7 +15,6 @@ from faenet_calc.training.generate.structures import Substrate
 
 BULK_KINDS = ("bulk-strain", "bulk-strain", "bulk-md")
 CLEAN_KINDS = ("slab-rattle", "slab-relax", "slab-md")
-ADSORBATE_KINDS = ("relax", "relax", "curve", "rattle", "md")
 GAS_KINDS = ("gas-relax", "gas-rattle", "gas-md")
 
 
@@ -138,7 +137,7 @@ def _families(recipe: Recipe) -> list[_Family]:
             ),
             _Family(
                 share=mix.adsorbate * share,
-                kinds=ADSORBATE_KINDS,
+                kinds=mix.adsorbate_kinds,
                 combinations=tuple(
                     (metal, facet, name) for (metal, facet), name in product(surfaces, recipe.adsorbates)
                 ),
