@@ -3,7 +3,7 @@
     python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py compare MODEL --judged --set in_parts=true
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py speed MODEL
-    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py race MODEL [--one-frame-first] [--count 10]
+    PYTHONPATH=scripts python benchmarks/heldout_relaxations.py race MODEL [--one-frame-first] [--count 10] [-o FILE]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
 
@@ -14,8 +14,9 @@ line per system; run again, it goes on. `--set in_parts=true` gives that calcula
 this form of it, which is about three times faster than the package's own (scripts/fast_nequix.py).
 `speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
 reasons too. `race` times whole relaxations in the same way, of systems evenly from the list; both use the calculator as
-its package computes it. `repeat` compares the reference with itself, from starts whose free atoms are moved at random:
-what is left of "the same site" when nothing but the start differs a little.
+its package computes it. With a file for its rows a stopped race goes on.
+`repeat` compares the reference with itself, from starts whose free atoms are moved at random: what is left of "the same
+site" when nothing but the start differs a little.
 
 Systems are those the recipe holds out: unseen pairs of metal and adsorbate (half of them), an unseen facet and an
 unseen alloy (a quarter each), adsorbates in turn at every kind of site. Slabs are the smallest two of the recipe, their
@@ -265,24 +266,40 @@ def speed(calc: Any, reference: Calculator, rows: Rows, count: int = 6, repeats:
     return {"benchmark": "heldout_relaxations", "case": "force calls in turn", **rounded(row)}
 
 
-def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, count: int) -> Row:
-    """CPU seconds of whole relaxations of [model, reference], in turn."""
-    sane = [row for row in rows.of("system") if is_sane(row)]
+def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, out: Rows, count: int, words: Row) -> Row:
+    """CPU seconds of whole relaxations of [model, reference], in turn.
+
+    Args:
+        calc: A model.
+        fast: Relaxes first with it; None for nothing.
+        reference: The other side.
+        rows: Of the reference, with the starts.
+        out: Where rows go; systems it has already, of a race with the same words and limits, are not run again.
+        count: Of systems, evenly from the list.
+        words: What else differs between races: the model and how it relaxes.
+    """
+    sane, limits = [row for row in rows.of("system") if is_sane(row)], limits_of(rows)
+    if not 0 < count <= len(sane):
+        raise SystemExit(f"--count {count}: {rows.path} has {len(sane)} systems to relax, expected 1 to {len(sane)}")
+    same = {"benchmark": "heldout_relaxations", "case": "relaxations in turn", **words, "fmax": limits["fmax"]}
+    done = {row["name"]: row for row in out.rows if "name" in row and same.items() <= row.items()}
     chosen = [sane[int(place)] for place in np.linspace(0, len(sane) - 1, count).round()]
-    for calculator in (calc, fast, reference):
+    left = [row for row in chosen if row["name"] not in done]
+    for calculator in (calc, fast, reference) if left else ():
         if calculator is not None:
-            calculator.get_property("forces", from_json(chosen[0]["start"]))  # start-up
-    runs, limits = [], limits_of(rows)
-    for row in chosen:
+            calculator.get_property("forces", from_json(left[0]["start"]))  # start-up
+    for row in left:
         start = from_json(row["start"])
         pair = [relaxed(start, calc, limits, fast)[1], relaxed(start, reference, limits)[1]]
-        runs.append([numbers["cpu_s"] for numbers in pair])
         case = {key: [numbers[key] for numbers in pair] for key in ("cpu_s", "calls", "converged")}
-        show({"benchmark": "heldout_relaxations", "case": "relaxations in turn", "name": row["name"], **case})
-    model, other = np.sum(runs, axis=0) / len(runs)
+        done[row["name"]] = {**same, "name": row["name"], **case}
+        out.append(done[row["name"]])
+        show(done[row["name"]])
+    runs = [done[row["name"]]["cpu_s"] for row in chosen]
+    model, other = np.mean(runs, axis=0)
     row = {"relaxations": len(runs), "cpu_s_per_relaxation": [model, other], "times_faster": other / model}
     row["times_faster_median"] = float(np.median([slow / quick for quick, slow in runs]))
-    return {"benchmark": "heldout_relaxations", "case": "relaxations in turn", "summary": True, **rounded(row)}
+    return {**same, "summary": True, **rounded(row)}
 
 
 def _switches(words: list[str]) -> dict[str, bool]:
@@ -306,6 +323,7 @@ def main() -> None:
     for name in ("compare", "race"):
         phases.choices[name].add_argument("--one-frame-first", action="store_true")
     phases.choices["race"].add_argument("--count", type=int, default=10)
+    phases.choices["race"].add_argument("-o", "--out", type=Path, help="appends rows; run again, goes on")
     again = phases.add_parser("repeat")
     for phase in (again, *(phases.choices[name] for name in ("compare", "speed", "race"))):
         phase.add_argument("--minima", type=Path, default=MINIMA)
@@ -344,7 +362,10 @@ def main() -> None:
         judge = labelling(_switches(arguments.set)) if arguments.judged else None
         show({**compare(model, rows, fast=fast, judge=judge), **words})
     else:
-        show({**race(model, fast, build_calculator(recipe.calculator), rows, arguments.count), **words})
+        out = Rows(arguments.out)
+        summary = race(model, fast, build_calculator(recipe.calculator), rows, out, arguments.count, words)
+        out.append(summary)
+        show(summary)
 
 
 if __name__ == "__main__":

@@ -182,12 +182,46 @@ class Slow(EMT):
 def test_a_race_counts_the_time_of_both_parts_of_a_relaxation(minima):
     """Slow first and quick at the end costs more than quick alone, and slow all the way the most."""
     rows = Rows(minima)
-    equal = benchmark.race(EMT(), None, Slow(), rows, count=2)
-    both = benchmark.race(EMT(), Slow(), Slow(), rows, count=2)
+    equal = benchmark.race(EMT(), None, Slow(), rows, Rows(None), count=2, words={})
+    both = benchmark.race(EMT(), Slow(), Slow(), rows, Rows(None), count=2, words={})
     assert equal["relaxations"] == 2
     assert equal["times_faster_median"] > 2 * both["times_faster_median"]
     assert equal["times_faster"] > 2 * both["times_faster"]
     assert both["cpu_s_per_relaxation"][0] > 2 * equal["cpu_s_per_relaxation"][0]
+
+
+class Counting(EMT):
+    """EMT that counts its calls."""
+
+    calls = 0
+
+    def calculate(self, *args, **kwargs):
+        super().calculate(*args, **kwargs)
+        self.calls += 1
+
+
+def test_a_stopped_race_goes_on(minima, tmp_path):
+    """Systems that are in the file are not run again, those of other words are."""
+    path, rows, words = tmp_path / "race.jsonl", Rows(minima), {"model": "one"}
+    first = benchmark.race(EMT(), None, EMT(), rows, Rows(path), count=2, words=words)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]) + '{"case": "cut by a ki')
+    model = Counting()
+    benchmark.race(model, None, EMT(), rows, Rows(path), count=2, words=words)
+    one_of_two, model.calls = model.calls, 0
+    again = benchmark.race(model, None, EMT(), rows, Rows(path), count=2, words=words)
+    assert (again["relaxations"], model.calls) == (2, 0)
+    benchmark.race(model, None, EMT(), rows, Rows(path), count=2, words={"model": "other"})
+    assert 0 < one_of_two < model.calls
+    cases = [row for row in Rows(path).rows if row["model"] == "one"]
+    assert len(cases) == 2
+    assert again["cpu_s_per_relaxation"] == pytest.approx(np.mean([row["cpu_s"] for row in cases], axis=0), abs=1e-4)
+    assert first.keys() == again.keys()
+
+
+@pytest.mark.parametrize("count", [0, 1000])
+def test_a_race_over_more_systems_than_there_are_says_so(minima, count):
+    with pytest.raises(SystemExit, match=f"--count {count}: .* expected 1 to"):
+        benchmark.race(EMT(), None, EMT(), Rows(minima), Rows(None), count=count, words={})
 
 
 def test_models_are_relaxed_as_far_as_the_reference_was(recipe, minima, tmp_path):
