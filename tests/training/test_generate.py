@@ -73,6 +73,20 @@ def test_slabs_have_tags_and_the_sites_of_their_facet(substrate, facet, size, n_
         assert found == kinds
 
 
+@pytest.mark.parametrize("seed", [161, 535])
+def test_atoms_in_line_at_the_rim_are_no_face(seed):
+    """These strains leave rows of (211) straight to the last digit, or nearly: triangles of no area."""
+    ideal = slab(replace(CU, a=3.61), "fcc211", (3, 2, 3), 8.0, rng())
+    strain = np.random.default_rng(seed).uniform(-0.02, 0.02, (3, 3))
+    strain = (strain + strain.T) / 2
+    strain[2] = strain[:, 2] = 0
+    strained = ideal.copy()
+    strained.set_cell(np.asarray(ideal.cell) @ (np.eye(3) + strain), scale_atoms=True)
+    corners = [sum(site.kind == "ontop" for site in sites(atoms)) for atoms in (ideal, strained)]
+    assert corners[0] == corners[1]
+    assert {"ontop", "bridge", "hollow"} <= {site.kind for site in sites(strained)}
+
+
 def test_hcp_hollow_has_an_atom_below_and_fcc_hollow_has_none():
     atoms = slab(CU, "fcc111", (3, 3, 3), 8.0, rng())
     second = np.unique(atoms.positions[:, 2].round(3))[1]

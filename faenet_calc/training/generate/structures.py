@@ -28,6 +28,7 @@ _BUILDERS: dict[str, Callable[..., Atoms]] = {
     "bcc110": bcc110,
 }
 _NEIGHBORS = {"fcc": 12, "hcp": 12, "bcc": 8}
+_FLAT_A2 = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +135,7 @@ def sites(atoms: Atoms) -> tuple[Site, ...]:
         triangles = points[Delaunay(points[:, :2]).simplices]
     except QhullError:  # one row of atoms: no faces
         return tuple(found)
+    triangles = triangles[_area(triangles) > _FLAT_A2]
     pairs = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
     length = np.linalg.norm(pairs[:, 0] - pairs[:, 1], axis=1)
     faces = [face for face in triangles if _inside(_circumcentre(face), cell)]
@@ -158,6 +160,13 @@ def _hollow_kind(face: FloatArray, atoms: Atoms) -> str:
     depth = centre[2] - atoms.positions[:, 2]
     second = atoms.positions[(depth > 0.5) & (depth < 1.05 * length.mean())]
     return "hcp" if np.any(_lateral(centre, second, np.asarray(atoms.cell)) < 0.3) else "fcc"
+
+
+def _area(faces: FloatArray) -> FloatArray:
+    """Lateral areas (Å²) [n] of triangles [n, 3, 3]. Three atoms in line at the rim of the points span next to none."""
+    sides = faces[:, 1:, :2] - faces[:, :1, :2]
+    area: FloatArray = np.abs(np.linalg.det(sides)) / 2
+    return area
 
 
 def _circumcentre(face: FloatArray) -> FloatArray:
