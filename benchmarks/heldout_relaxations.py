@@ -282,9 +282,9 @@ def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, out: Rows, cou
     if not 0 < count <= len(sane):
         raise SystemExit(f"--count {count}: {rows.path} has {len(sane)} systems to relax, expected 1 to {len(sane)}")
     same = {"benchmark": "heldout_relaxations", "case": "relaxations in turn", **words, "fmax": limits["fmax"]}
-    done = {row["name"]: row for row in out.rows if "name" in row and same.items() <= row.items()}
+    done = {(row["name"], row["site"]): row for row in out.rows if "name" in row and same.items() <= row.items()}
     chosen = [sane[int(place)] for place in np.linspace(0, len(sane) - 1, count).round()]
-    left = [row for row in chosen if row["name"] not in done]
+    left = [row for row in chosen if (row["name"], row["site"]) not in done]
     for calculator in (calc, fast, reference) if left else ():
         if calculator is not None:
             calculator.get_property("forces", from_json(left[0]["start"]))  # start-up
@@ -292,10 +292,11 @@ def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, out: Rows, cou
         start = from_json(row["start"])
         pair = [relaxed(start, calc, limits, fast)[1], relaxed(start, reference, limits)[1]]
         case = {key: [numbers[key] for numbers in pair] for key in ("cpu_s", "calls", "converged")}
-        done[row["name"]] = {**same, "name": row["name"], **case}
-        out.append(done[row["name"]])
-        show(done[row["name"]])
-    runs = [done[row["name"]]["cpu_s"] for row in chosen]
+        case = {**same, "name": row["name"], "site": row["site"], **case}
+        done[row["name"], row["site"]] = case
+        out.append(case)
+        show(case)
+    runs = [done[row["name"], row["site"]]["cpu_s"] for row in chosen]
     model, other = np.mean(runs, axis=0)
     row = {"relaxations": len(runs), "cpu_s_per_relaxation": [model, other], "times_faster": other / model}
     row["times_faster_median"] = float(np.median([slow / quick for quick, slow in runs]))
@@ -364,7 +365,8 @@ def main() -> None:
     else:
         out = Rows(arguments.out)
         summary = race(model, fast, build_calculator(recipe.calculator), rows, out, arguments.count, words)
-        out.append(summary)
+        if summary not in out.rows:
+            out.append(summary)
         show(summary)
 
 
