@@ -143,6 +143,8 @@ class SamplingConfig:
         rattle_A: Range of the standard deviation of rattling (Å).
         strain: Largest strain component.
         tilt_deg: Largest angle from upright of an adsorbate at the start of a relaxation or of MD (degrees).
+        both_sides: Adsorbates but those of approach curves come in twos, one on each side of the slab and each at a
+            site of its own: two for nearly the price of one label. No atoms are fixed then.
         curve_points: Heights on an approach curve.
         curve_height_A: Range of heights above contact (Å).
         min_change_A: A snapshot is kept if some atom moved this far since the last kept one (Å).
@@ -160,6 +162,7 @@ class SamplingConfig:
     rattle_A: tuple[float, ...] = (0.02, 0.2)
     strain: float = 0.03
     tilt_deg: float = 30.0
+    both_sides: bool = False
     curve_points: int = 8
     curve_height_A: tuple[float, ...] = (-0.35, 5.0)
     min_change_A: float = 0.05
@@ -250,7 +253,12 @@ class Recipe:
         for key, default in (("explorer", None), ("with_heldout", True)):
             if mapping[key] == default:
                 del mapping[key]  # as in folders written before there was such a setting
-        for part, key in (("sampling", "tilt_deg"), ("sampling", "finish_steps"), ("mix", "adsorbate_kinds")):
+        for part, key in (
+            ("sampling", "tilt_deg"),
+            ("sampling", "finish_steps"),
+            ("sampling", "both_sides"),
+            ("mix", "adsorbate_kinds"),
+        ):
             settings = getattr(self, part)
             if getattr(settings, key) == getattr(type(settings), key):
                 del mapping[part][key]

@@ -15,9 +15,19 @@ from ase.constraints import FixAtoms
 from ase.md.langevin import Langevin
 from ase.optimize import BFGS
 
+from faenet_calc.tags import ADSORBATE
 from faenet_calc.training.generate.adsorbates import gas_molecule, random_rotation
 from faenet_calc.training.generate.recipe import Recipe, SamplingConfig
-from faenet_calc.training.generate.structures import Site, bulk_cell, place, sites, slab
+from faenet_calc.training.generate.structures import (
+    Site,
+    Substrate,
+    bulk_cell,
+    place,
+    sites,
+    slab,
+    turned_over,
+    with_both_sides,
+)
 from faenet_calc.training.generate.tasks import Task
 
 _EQUAL_MASS_U = 20.0
@@ -57,7 +67,7 @@ def snapshots(
         return explorer.bulk(bulk_cell(task.substrate, rng), task.kind)
     surface = slab(task.substrate, task.facet, task.size, recipe.vacuum_A, rng)
     if task.molecule:
-        return explorer.adsorbate(surface, task.molecule, task.kind)
+        return explorer.adsorbate(surface, task.substrate, task.molecule, task.kind)
     return explorer.clean(surface, task.kind)
 
 
@@ -108,18 +118,25 @@ class _Explorer:
         else:
             yield from self._relax(start)
 
-    def adsorbate(self, surface: Atoms, name: str, kind: str) -> Iterator[Snapshot]:
+    def adsorbate(self, surface: Atoms, substrate: Substrate, name: str, kind: str) -> Iterator[Snapshot]:
         """An adsorbate on a slab, at a site drawn evenly among the kinds of site."""
         surface = self._maybe_strained(surface)
         site = self._site(surface)
-        for found in self._adsorbate(surface, name, kind, site):
+        if kind == "curve":
+            explored = self._curve(surface, name, site)
+        else:
+            start = self._in_contact(surface, name, site)
+            if self.settings.both_sides:
+                below = turned_over(surface, substrate)
+                start = with_both_sides(start, self._in_contact(below, name, self._site(below)))
+            explored = self._adsorbed(start, kind)
+        for found in explored:
             yield Snapshot(atoms=found.atoms, how=found.how, site=site.kind, height=found.height)
 
-    def _adsorbate(self, surface: Atoms, name: str, kind: str, site: Site) -> Iterator[Snapshot]:
-        if kind == "curve":
-            yield from self._curve(surface, name, site)
-            return
-        start = place(surface, name, site, self.rng.uniform(-0.1, 0.4), self.settings.tilt_deg, self.rng)
+    def _in_contact(self, surface: Atoms, name: str, site: Site) -> Atoms:
+        return place(surface, name, site, self.rng.uniform(-0.1, 0.4), self.settings.tilt_deg, self.rng)
+
+    def _adsorbed(self, start: Atoms, kind: str) -> Iterator[Snapshot]:
         if kind == "rattle":
             yield self._single(start, "start")
             for _ in range(self.settings.rattled + 1):
@@ -146,7 +163,7 @@ class _Explorer:
         for fraction in fractions:
             height = low + (high - low) * fraction**2
             atoms = contact.copy()
-            atoms.positions[atoms.get_tags() == 2, 2] += height
+            atoms.positions[atoms.get_tags() == ADSORBATE, 2] += height
             found = self._single(atoms, "curve")
             yield Snapshot(atoms=found.atoms, how="curve", height=float(height))
 
@@ -162,14 +179,17 @@ class _Explorer:
         return Snapshot(atoms=atoms, how=how)
 
     def _relax(self, atoms: Atoms, at_most: int | None = None) -> Iterator[Snapshot]:
-        """Follow BFGS downhill; half of the slabs keep their lower half fixed, as users do.
+        """Follow BFGS downhill; half of the slabs keep their lower half fixed, as users do, if no adsorbate is there.
 
         The labeller goes on from where an explorer ends, unless the relaxation is only to take ``at_most`` calls.
         """
         settings = self.settings
         if not atoms.pbc.all() and atoms.pbc.any() and self.rng.random() < 0.5:
-            z = atoms.positions[atoms.get_tags() < 2, 2]
-            atoms.set_constraint(FixAtoms(mask=atoms.positions[:, 2] < (z.min() + z.max()) / 2 - 0.1))
+            slab = atoms.get_tags() < ADSORBATE
+            z = atoms.positions[slab, 2]
+            lower = atoms.positions[:, 2] < (z.min() + z.max()) / 2 - 0.1
+            if not lower[~slab].any():
+                atoms.set_constraint(FixAtoms(mask=lower))
         runs = [("relax", self.calculator, settings.relax_steps if at_most is None else at_most)]
         if self.labeller is not None and self.labeller is not self.calculator and at_most is None:
             runs.append(("finish", self.labeller, settings.finish_steps))
@@ -221,7 +241,7 @@ class _Explorer:
         copy.set_constraint()
         low, high = self.settings.rattle_A
         deviation = self.rng.uniform(low, high)
-        stiff = copy.get_tags() == 2
+        stiff = copy.get_tags() == ADSORBATE
         noise = self.rng.normal(0, deviation, size=(len(copy), 3))
         noise[stiff] = 0.5 * noise[stiff] + self.rng.normal(0, deviation, size=3)
         copy.positions += noise

@@ -213,6 +213,37 @@ def place(atoms: Atoms, name: str, site: Site, height: float, tilt: float | None
     return atoms + adsorbate
 
 
+def turned_over(atoms: Atoms, substrate: Substrate) -> Atoms:
+    """A clean slab mirrored in its middle plane, tagged for the surface that is then on top."""
+    turned = atoms.copy()
+    turned.positions[:, 2] = _mirrored(atoms, atoms.positions[:, 2])
+    turned.set_tags(_surface(turned, substrate).astype(int))
+    return turned
+
+
+def with_both_sides(above: Atoms, below: Atoms) -> Atoms:
+    """A slab with the adsorbates of both its sides.
+
+    Args:
+        above: The slab with an adsorbate.
+        below: The same slab turned over, with an adsorbate.
+    """
+    slab, adsorbate = below[below.get_tags() < 2], below[below.get_tags() == 2]
+    adsorbate.positions[:, 2] = _mirrored(slab, adsorbate.positions[:, 2])
+    both = above + adsorbate
+    tags = both.get_tags()
+    tags[: len(slab)] = np.maximum(tags[: len(slab)], slab.get_tags())
+    both.set_tags(tags)
+    return both
+
+
+def _mirrored(slab: Atoms, z: FloatArray) -> FloatArray:
+    """Heights in the mirror of the slab's middle plane."""
+    heights = slab.positions[:, 2]
+    mirrored: FloatArray = heights.min() + heights.max() - z
+    return mirrored
+
+
 def _contact(atoms: Atoms, adsorbate: Atoms) -> float:
     """By how much to lift the adsorbate (Å) so that it just touches the slab."""
     cell = np.asarray(atoms.cell)
