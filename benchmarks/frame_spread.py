@@ -1,0 +1,86 @@
+"""Does the spread over frames, which a prediction with all frames has for nothing, tell how wrong a force is?
+
+    python benchmarks/frame_spread.py metals-m metals-s [--data labels.extxyz] [--limit 200]
+
+For the atoms of structures of systems that no model was trained on (those stored in benchmarks/data, 712, or every n-th
+of them), `forces_frame_std` is compared with the length of the error of the force, for all atoms, for atoms of
+adsorbates and for each structure's worst atom (largest spread against largest error):
+
+rank_correlation      Spearman's, 1 if the larger spread always has the larger error, 0 by chance.
+error_over_spread     in the median: by what to multiply a spread to have an error of the right size.
+worst_tenth_found     share of the tenth with the largest errors that is in the tenth with the largest spreads; 0.1 by
+                      chance.
+error_by_fifth        mean error (meV/Å) of the fifth with the smallest spread, of the next, … and of the largest.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from heldout_errors import HELDOUT
+from numpy.typing import NDArray
+from rows import Row, model_words, rounded, show
+from scipy.stats import spearmanr
+
+from faenet_calc import FAENetCalculator
+from faenet_calc.tags import ADSORBATE
+from faenet_calc.training.formats import Record, read_records
+
+Floats = NDArray[np.float64]
+
+
+def agreement(spread: Floats, error: Floats) -> Row:
+    """How well spreads [n] tell errors [n] (eV/Å)."""
+    tenth = max(1, len(error) // 10)
+    widest, worst = (set(np.argsort(-values)[:tenth].tolist()) for values in (spread, error))
+    fifths = np.array_split(error[np.argsort(spread)], 5)
+    return {
+        "n": len(error),
+        "rank_correlation": float(spearmanr(spread, error).statistic),
+        "error_over_spread": float(np.median(error / np.maximum(spread, np.finfo(float).tiny))),
+        "worst_tenth_found": len(widest & worst) / tenth,
+        "error_by_fifth": [1e3 * float(part.mean()) for part in fifths],
+    }
+
+
+def spreads_and_errors(calc: FAENetCalculator, records: Sequence[Record]) -> list[tuple[Floats, Floats]]:
+    """Of every structure, the spread of the force on each atom and the length of its error [n_atoms] (eV/Å)."""
+    atoms = [record.atoms for record in records]
+    predicted = calc.predict(atoms, properties=("energy", "forces", "forces_frame_std"))
+    return [
+        (found["forces_frame_std"], np.linalg.norm(found["forces"] - record.results["forces"], axis=1))
+        for record, found in zip(records, predicted, strict=True)
+    ]
+
+
+def main() -> None:
+    """A row per model and kind of atom."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--data", type=Path, default=HELDOUT)
+    parser.add_argument("--limit", type=int, help="at most so many structures, evenly spread")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    records = list(read_records(arguments.data))
+    if arguments.limit is not None and arguments.limit < len(records):
+        records = [records[i] for i in np.linspace(0, len(records) - 1, arguments.limit).astype(int)]
+    for name in arguments.models:
+        found = spreads_and_errors(FAENetCalculator(name, device="cpu", frames="all"), records)
+        spread, error = (np.concatenate(part) for part in zip(*found, strict=True))
+        adsorbate = np.concatenate([record.atoms.get_tags() == ADSORBATE for record in records])
+        worst = np.array([(a.max(), b.max()) for a, b in found])
+        cases = {
+            "atoms": (spread, error),
+            "atoms of adsorbates": (spread[adsorbate], error[adsorbate]),
+            "worst atom of a structure": (worst[:, 0], worst[:, 1]),
+        }
+        for case, values in cases.items():
+            if not len(values[0]):
+                continue
+            show({"benchmark": "frame_spread", **model_words(name), "case": case, **rounded(agreement(*values))})
+
+
+if __name__ == "__main__":
+    main()
