@@ -64,6 +64,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     records = list(read_records(arguments.data))
+    if unlabelled := sum("forces" not in record.results for record in records):
+        raise SystemExit(
+            f"{unlabelled} of {len(records)} structures of {arguments.data} have no forces; label them first"
+        )
     if arguments.limit is not None and arguments.limit < len(records):
         records = [records[i] for i in np.linspace(0, len(records) - 1, arguments.limit).astype(int)]
     for name in arguments.models:

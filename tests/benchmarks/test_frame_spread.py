@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from ase.build import bulk
+from ase.io import write
 from frame_spread import agreement, main
 from labelled_slabs import words, write_slabs
 
@@ -39,3 +41,10 @@ def test_the_command(tmp_path, monkeypatch, capsys, repository):
     assert [row["case"] for row in rows] == ["atoms", "worst atom of a structure"]
     assert rows[1]["n"] == 6 and rows[0]["n"] > 6
     assert all(row["error_over_spread"] > 0 for row in rows)
+
+
+def test_data_without_forces_are_refused(tmp_path, monkeypatch):
+    write(tmp_path / "bare.extxyz", [bulk("Cu")] * 2)
+    monkeypatch.setattr("sys.argv", ["x", "copper-s", "--data", str(tmp_path / "bare.extxyz")])
+    with pytest.raises(SystemExit, match=r"2 of 2 structures .* have no forces"):
+        main()

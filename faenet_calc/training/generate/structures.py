@@ -16,6 +16,7 @@ from ase.neighborlist import neighbor_list
 from numpy.typing import NDArray
 from scipy.spatial import Delaunay, QhullError
 
+from faenet_calc.tags import ADSORBATE
 from faenet_calc.training.generate.adsorbates import random_rotation, upright
 
 FloatArray = NDArray[np.float64]
@@ -228,7 +229,8 @@ def with_both_sides(above: Atoms, below: Atoms) -> Atoms:
         above: The slab with an adsorbate.
         below: The same slab turned over, with an adsorbate.
     """
-    slab, adsorbate = below[below.get_tags() < 2], below[below.get_tags() == 2]
+    bound = below.get_tags() == ADSORBATE
+    slab, adsorbate = below[~bound], below[bound]
     adsorbate.positions[:, 2] = _mirrored(slab, adsorbate.positions[:, 2])
     both = above + adsorbate
     tags = both.get_tags()
