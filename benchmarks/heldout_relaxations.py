@@ -318,7 +318,9 @@ def main() -> None:
     first = phases.add_parser("reference")
     first.add_argument("-o", "--out", type=Path, required=True)
     first.add_argument("--count", type=int, default=50)
+    first.add_argument("--optimizer", default=LIMITS["optimizer"], help="of ASE (default BFGS)")
     first.add_argument("--fmax", type=float, default=LIMITS["fmax"], help="eV/Å (default 0.02)")
+    first.add_argument("--steps", type=int, default=LIMITS["steps"], help="at most (default 300)")
     for name in ("compare", "speed", "race"):
         phases.add_parser(name).add_argument("model")
     for name in ("compare", "race"):
@@ -346,7 +348,7 @@ def main() -> None:
         words = _switches(arguments.set)
         calc = labelling(words)
         if arguments.phase == "reference":
-            limits = {**LIMITS, "fmax": arguments.fmax}
+            limits = {key: getattr(arguments, key) for key in LIMITS}
             run_reference(recipe, calc, arguments.out, arguments.count, words, limits)
         else:
             rows, moved = Rows(arguments.minima), {"moved_A": arguments.moved}

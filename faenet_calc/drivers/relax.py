@@ -4,6 +4,7 @@ import difflib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ase.filters import FrechetCellFilter
 from tqdm import tqdm
 
 from faenet_calc.drivers.anomalies import find_anomalies
+from faenet_calc.drivers.descent import Descent
 from faenet_calc.drivers.trajectory import RunTrajectory
 from faenet_calc.drivers.workpiece import RUN_ERRORS, freeze, working_copy
 from faenet_calc.errors import InputError
@@ -89,7 +91,7 @@ def relax(
         prerelax: A faster calculator that relaxes first, to the same ``fmax``, e.g. the same model with
             ``frames="one"``; ``calc`` goes on from there. ``steps`` holds for each of the two; only those of ``calc``
             are recorded and counted. If it fails or ends with an anomaly, ``calc`` begins at ``atoms``.
-        optimizer: Name of an ASE optimiser, see `OPTIMIZERS`.
+        optimizer: Name of an ASE optimiser, see `OPTIMIZERS`. If it goes astray it begins anew (`Descent`).
         fmax: (eV/Å) converged when no force is larger.
         steps: At most so many, counted from the first start of the run.
         relax_cell: True frees the cell along the periodic directions; or six flags (xx, yy, zz, yz, xz, xy).
@@ -120,8 +122,8 @@ def relax(
             if fast.error is None and not fast.anomalies:
                 work.cell, work.positions = fast.atoms.cell, fast.atoms.positions
         target = _with_cell(work, relax_cell, pressure_GPa)
-        descent = engine(target, logfile=logfile, **dict(optimizer_options or {}))
-        task = _Task(atoms, work, target, descent, record, tags)
+        begin = partial(engine, target, logfile=logfile, **dict(optimizer_options or {}))
+        task = _Task(atoms, work, target, Descent(begin, target, n_done=record.n_done), record, tags)
         return _run(task, fmax=fmax, steps=steps, progress=progress, start=start)
 
 
@@ -130,7 +132,7 @@ class _Task:
     initial: Atoms
     work: Atoms
     target: Any
-    descent: Any
+    descent: Descent
     record: RunTrajectory
     tags: TagSource
 
@@ -139,8 +141,6 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
     n_done = task.record.n_done
     good = _measured(task)  # raises if the first structure cannot be computed
     error, converged = None, False
-    # ASE neither logs nor records the first structure of a run that has steps behind it.
-    task.descent.nsteps = n_done
     if n_done == 0 and task.record.last is None:
         task.record.write(good[0], 0)
     with tqdm(desc="relax", unit=" steps", initial=n_done, disable=None if progress else True) as bar:

@@ -1,0 +1,85 @@
+"""Where do the optimisers of ASE end by themselves, and where under the watch of `relax`?
+
+    python benchmarks/optimizers.py MODEL [--one-frame] [--fmax 0.02] [--steps 500] [--lifted 1.0]
+
+Starts are those of heldout_relaxations.py, and the same with the adsorbate lifted by some Å: on the way to contact
+surfaces often curve downwards. `same_site` is where the reference ends with FIRE (starts in contact only), `odd_ends`
+counts what is desorbed, dissociated, intercalated or reconstructed in the end.
+"""
+
+import argparse
+from pathlib import Path
+
+import ase.optimize
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.calculator import Calculator
+from heldout_relaxations import is_sane
+from heldout_systems import from_json
+from rows import Row, Rows, model_words, rounded, show
+from same_site import match_sites
+
+from faenet_calc import FAENetCalculator, relax
+from faenet_calc.drivers.anomalies import find_anomalies
+
+MINIMA = Path(__file__).parent / "data" / "metals-minima-fire.jsonl"
+OPTIMIZERS = ("BFGS", "LBFGS", "FIRE")
+
+
+def end_of(start: Atoms, calc: Calculator, optimizer: str, *, watched: bool, fmax: float, steps: int) -> Row:
+    """The last structure of a relaxation, whether it converged, and its steps."""
+    if watched:
+        result = relax(start, calc, optimizer=optimizer, fmax=fmax, steps=steps)
+        return {"atoms": result.atoms, "converged": result.converged, "steps": result.n_steps}
+    atoms = start.copy()
+    atoms.calc = calc
+    descent = getattr(ase.optimize, optimizer)(atoms, logfile=None)
+    return {"converged": bool(descent.run(fmax=fmax, steps=steps)), "atoms": atoms, "steps": descent.nsteps}
+
+
+def compare(
+    calc: Calculator, systems: list[Row], optimizer: str, limits: Row, *, watched: bool, lifted_A: float
+) -> Row:
+    """A row for one optimiser."""
+    ends, same, odd = list[Row](), 0, 0
+    for system in systems:
+        start = from_json(system["start"])
+        lift = np.zeros_like(start.positions)
+        lift[start.get_tags() == 2, 2] = lifted_A
+        start.set_positions(start.positions + lift)
+        end = end_of(start, calc, optimizer, watched=watched, **limits)
+        ends.append(end)
+        same += match_sites(start, from_json(system["start"], system["minimum"]), end["atoms"]).same
+        odd += bool(find_anomalies(start, end["atoms"], unwrap=False))
+    row: Row = {"optimizer": optimizer, "watched": watched, "lifted_A": lifted_A, **limits, "systems": len(systems)}
+    row |= {"converged": sum(end["converged"] for end in ends), "odd_ends": odd}
+    if not lifted_A:
+        row["same_site"] = same
+    return row | {"mean_steps": float(np.mean([end["steps"] for end in ends]))}
+
+
+def main() -> None:
+    """All optimisers, both ways, from both kinds of starts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--one-frame", action="store_true")
+    parser.add_argument("--fmax", type=float, default=0.02, help="eV/Å (default 0.02)")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--lifted", type=float, default=1.0, help="Å (default 1)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    frames = {"frames": "one"} if arguments.one_frame else {}
+    calc = FAENetCalculator(arguments.model, device="cpu", **frames)
+    words = {"benchmark": "optimizers", **model_words(arguments.model), "one_frame": arguments.one_frame}
+    systems = [row for row in Rows(MINIMA).of("system") if is_sane(row)]
+    for lifted in (0.0, arguments.lifted):
+        for optimizer in OPTIMIZERS:
+            for watched in (False, True):
+                limits = {"fmax": arguments.fmax, "steps": arguments.steps}
+                row = compare(calc, systems, optimizer, limits, watched=watched, lifted_A=lifted)
+                show({**words, **rounded(row)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Relaxations whose optimiser goes astray: uphill, stuck, or led by forces that are not a gradient."""
+
+import ase.optimize
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.emt import EMT
+from ase.filters import FrechetCellFilter
+from ase.io import read
+from ase.optimize import BFGS, LBFGS
+
+from faenet_calc.drivers import relax
+from faenet_calc.drivers.descent import CLIMB_EV, PATIENCE, Descent
+from faenet_calc.drivers.relax import OPTIMIZERS
+
+
+class Waves(Calculator):
+    """E = Σ 1 − cos x (eV): minima at multiples of 2π Å, with tops between them. `tilt` is added to the energy only."""
+
+    implemented_properties = ("energy", "forces")
+
+    def __init__(self, tilt: float = 0.0) -> None:
+        super().__init__()
+        self.tilt = tilt
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        x = self.atoms.positions[:, 0]
+        self.results["energy"] = float((1.0 - np.cos(x) + self.tilt * x).sum())
+        self.results["forces"] = np.stack([-np.sin(x), 0 * x, 0 * x], axis=1)
+
+
+NEAR_TOP = np.pi + 0.3  # the minimum it belongs to is at 2π
+
+
+def wanderer(x: float = NEAR_TOP, calc: Calculator | None = None) -> Atoms:
+    atoms = Atoms("H", [(x, 0.0, 0.0)])
+    atoms.calc = calc or Waves()
+    return atoms
+
+
+def energies(path) -> np.ndarray:
+    return np.array([snapshot.get_potential_energy() for snapshot in read(path, ":")])
+
+
+def test_lbfgs_goes_down_where_the_surface_curves_downwards(tmp_path):
+    plain = wanderer()
+    assert LBFGS(plain, logfile=None).run(fmax=0.01, steps=100)
+    assert plain.positions[0, 0] == pytest.approx(np.pi, abs=0.02), "ASE's own climbs to the top and rests there"
+    result = relax(wanderer(), optimizer="LBFGS", fmax=0.01, trajectory=tmp_path / "run.traj")
+    assert result.converged and result.atoms.positions[0, 0] == pytest.approx(2 * np.pi, abs=0.02)
+    assert (np.diff(energies(tmp_path / "run.traj")) < 0).all()
+
+
+LEAPS = {"alpha": 0.1, "maxstep": 1.0}  # much too soft: the first step goes as far as it may
+
+
+@pytest.mark.parametrize("optimizer", ["BFGS", "LBFGS"])
+def test_steps_far_uphill_are_taken_back(optimizer, tmp_path):
+    plain = wanderer(0.2)
+    descent = getattr(ase.optimize, optimizer)(plain, logfile=None, **LEAPS)
+    highest = max(plain.get_potential_energy() for _ in descent.irun(fmax=0.01, steps=100))
+    result = relax(
+        wanderer(0.2), optimizer=optimizer, fmax=0.01, optimizer_options=LEAPS, trajectory=tmp_path / "run.traj"
+    )
+    assert result.converged and result.atoms.positions[0, 0] == pytest.approx(0.0, abs=0.02)
+    seen = energies(tmp_path / "run.traj")
+    assert seen.max() <= seen[0] + CLIMB_EV < highest, "ASE's own goes higher"
+    assert len(seen) == result.n_steps + 1, "steps taken back count, and have a snapshot"
+    assert seen[1] == seen[0], "of the structure that was returned to"
+
+
+def test_a_run_that_was_stopped_after_a_return_goes_on(tmp_path):
+    path = tmp_path / "run.traj"
+    method = {"optimizer": "BFGS", "optimizer_options": LEAPS, "fmax": 0.01, "trajectory": path}
+    assert relax(wanderer(0.2), steps=1, **method).energy == wanderer(0.2).get_potential_energy()
+    result = relax(wanderer(0.2), resume=True, **method)
+    assert result.converged and result.atoms.positions[0, 0] == pytest.approx(0.0, abs=0.02)
+    assert len(read(path, ":")) == result.n_steps + 1
+
+
+def test_a_cell_returns_too(crystal):
+    # The same leap with the cell as a further variable, first without and then with somebody watching.
+    target = FrechetCellFilter(crystal.copy())
+    target.atoms.calc = EMT()
+    start = target.get_potential_energy()
+    highest = max(target.get_potential_energy() for _ in BFGS(target, logfile=None, **LEAPS).irun(0.02, steps=3))
+    result = relax(crystal, EMT(), relax_cell=True, optimizer="BFGS", fmax=0.02, steps=500, optimizer_options=LEAPS)
+    healthy = relax(crystal, EMT(), relax_cell=True, optimizer="BFGS", fmax=0.02)
+    assert highest > start + CLIMB_EV
+    assert result.converged and result.energy == pytest.approx(healthy.energy, abs=2e-3)
+    assert result.atoms.cell.lengths() == pytest.approx(healthy.atoms.cell.lengths(), abs=0.01)
+
+
+def test_forces_that_lead_uphill_for_good_are_followed():
+    """As of models whose forces are not the gradient of their energy."""
+    uphill = Waves(tilt=-2.0)  # on the way from 2 to 0 the energy rises by 4 − (1 − cos 2) eV
+    top = uphill.get_potential_energy(wanderer(0.0)) - uphill.get_potential_energy(wanderer(2.0))
+    assert top > 20 * CLIMB_EV
+    result = relax(wanderer(2.0, uphill), optimizer="BFGS", fmax=0.01)
+    assert result.converged and result.atoms.positions[0, 0] == pytest.approx(0.0, abs=0.02)
+
+
+class Stuck(BFGS):
+    """Hardly moves, as BFGS does once it believes in a curvature of 1e5 eV/Å²."""
+
+    def step(self, gradient=None):
+        self.optimizable.set_x(self.optimizable.get_x() - self.optimizable.get_gradient() / 1e5)
+
+
+@pytest.mark.parametrize("n_stuck", [1, 3])
+def test_an_optimizer_that_is_stuck_begins_anew(n_stuck):
+    atoms, made = wanderer(2.0), []
+
+    def begin():
+        made.append(Stuck if len(made) < n_stuck else BFGS)
+        return made[-1](atoms, logfile=None)
+
+    descent = Descent(begin, atoms)
+    assert [*descent.irun(fmax=0.01, steps=100)][-1]
+    assert len(made) == n_stuck + 1 and descent.n_returns == 0
+    assert n_stuck * PATIENCE < descent.nsteps < n_stuck * PATIENCE + 40
+    alone = wanderer(2.0)
+    assert not Stuck(alone, logfile=None).run(fmax=0.01, steps=100), "it would not have moved by itself"
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_healthy_descent_is_left_alone(slab, optimizer):
+    atoms = slab.copy()
+    atoms.calc = EMT()
+    plain = getattr(ase.optimize, optimizer)(atoms, logfile=None)
+    plain.run(fmax=0.05, steps=300)
+    result = relax(slab, EMT(), optimizer=optimizer, fmax=0.05, steps=300)
+    assert result.n_steps == plain.nsteps
+    assert result.atoms.positions == pytest.approx(atoms.positions, abs=1e-9)
