@@ -8,14 +8,13 @@ counts what is desorbed, dissociated, intercalated or reconstructed in the end.
 """
 
 import argparse
-from pathlib import Path
 
 import ase.optimize
 import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator
-from heldout_relaxations import is_sane
+from heldout_relaxations import MINIMA, is_sane
 from heldout_systems import from_json
 from rows import Row, Rows, model_words, rounded, show
 from same_site import match_sites
@@ -23,7 +22,6 @@ from same_site import match_sites
 from faenet_calc import FAENetCalculator, relax
 from faenet_calc.drivers.anomalies import find_anomalies
 
-MINIMA = Path(__file__).parent / "data" / "metals-minima-fire.jsonl"
 OPTIMIZERS = ("BFGS", "LBFGS", "FIRE")
 
 
@@ -50,8 +48,9 @@ def compare(
         start.set_positions(start.positions + lift)
         end = end_of(start, calc, optimizer, watched=watched, **limits)
         ends.append(end)
-        same += match_sites(start, from_json(system["start"], system["minimum"]), end["atoms"]).same
-        odd += bool(find_anomalies(start, end["atoms"], unwrap=False))
+        is_odd = bool(find_anomalies(start, end["atoms"], unwrap=False))
+        match = match_sites(start, from_json(system["start"], system["minimum"]), end["atoms"])
+        odd, same = odd + is_odd, same + (match.same and not is_odd)
     row: Row = {"optimizer": optimizer, "watched": watched, "lifted_A": lifted_A, **limits, "systems": len(systems)}
     row |= {"converged": sum(end["converged"] for end in ends), "odd_ends": odd}
     if not lifted_A:
@@ -72,7 +71,9 @@ def main() -> None:
     frames = {"frames": "one"} if arguments.one_frame else {}
     calc = FAENetCalculator(arguments.model, device="cpu", **frames)
     words = {"benchmark": "optimizers", **model_words(arguments.model), "one_frame": arguments.one_frame}
-    systems = [row for row in Rows(MINIMA).of("system") if is_sane(row)]
+    trained = set(calc.trained_elements)
+    sane = [row for row in Rows(MINIMA).of("system") if is_sane(row)]
+    systems = [row for row in sane if set(from_json(row["start"]).symbols) <= trained]
     for lifted in (0.0, arguments.lifted):
         for optimizer in OPTIMIZERS:
             for watched in (False, True):

@@ -49,6 +49,7 @@ def measured(name: str) -> dict[str, Any]:
     for row in rows_of(name, "heldout_relaxations"):
         if row.get("summary"):
             found["heldout_relaxations"] = {
+                "optimizer": row["optimizer"],
                 "fmax_eV_per_A": row["fmax"],
                 **{key: row["all"][key] for key in RELAXATIONS},
             }

@@ -2,7 +2,7 @@
 
 import difflib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -108,7 +108,7 @@ def relax(
         InputError: The arguments are wrong or the first structure cannot be computed. Later failures end the run
             with ``error`` set.
     """
-    engine = _optimizer_class(optimizer)
+    engine = _engine(optimizer, optimizer_options or {})
     if not fmax > 0 or steps < 0:
         raise InputError(f"{fmax=}, {steps=}; expected fmax > 0 (eV/Å) and steps >= 0")
     start = time.perf_counter()
@@ -122,7 +122,7 @@ def relax(
             if fast.error is None and not fast.anomalies:
                 work.cell, work.positions = fast.atoms.cell, fast.atoms.positions
         target = _with_cell(work, relax_cell, pressure_GPa)
-        begin = partial(engine, target, logfile=logfile, **dict(optimizer_options or {}))
+        begin = partial(engine, target, logfile=logfile)
         task = _Task(atoms, work, target, Descent(begin, target, n_done=record.n_done), record, tags)
         return _run(task, fmax=fmax, steps=steps, progress=progress, start=start)
 
@@ -177,13 +177,19 @@ def _measured(task: _Task) -> tuple[Atoms, float, float]:
     return freeze(task.work), energy, float(np.linalg.norm(forces.reshape(-1, 3), axis=1).max())
 
 
-def _optimizer_class(name: str) -> Any:
+def _engine(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Makes optimisers of a name."""
     known = {candidate.lower(): candidate for candidate in OPTIMIZERS}
     if str(name).lower() not in known:
         close = difflib.get_close_matches(str(name).lower(), known, n=1)
         hint = f" (did you mean {known[close[0]]}?)" if close else ""
         raise InputError(f"optimizer={name!r} is unknown{hint}; choose from {', '.join(OPTIMIZERS)}")
-    return getattr(ase.optimize, known[name.lower()])
+    if own := sorted({"restart", "trajectory", "append_trajectory", "logfile"} & set(options)):
+        raise InputError(
+            f"optimizer_options has {', '.join(own)}, which relax() sees to itself; use its trajectory=, resume= and "
+            "logfile= instead"
+        )
+    return partial(getattr(ase.optimize, known[name.lower()]), **options)
 
 
 def _with_cell(work: Atoms, relax_cell: bool | Sequence[bool], pressure_gpa: float) -> Any:

@@ -146,6 +146,10 @@ def test_a_failure_at_the_start_is_raised(slab):
     ("arguments", "words"),
     [
         ({"optimizer": "LBFSG"}, r"'LBFSG' is unknown \(did you mean LBFGS\?\); choose from BFGS, .*MDMin"),
+        (
+            {"optimizer_options": {"restart": "h.json"}},
+            "has restart, which relax.. sees to itself; use its trajectory=",
+        ),
         ({"fmax": 0.0}, "expected fmax > 0"),
         ({"steps": -1}, "steps >= 0"),
         ({"relax_cell": [True, False]}, "six"),
