@@ -184,13 +184,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     calc = FAENetCalculator(arguments.model, device="cpu", frames=arguments.frames)
-    model = model_words(arguments.model)
-    header = {"row": "header", **model, "frames": arguments.frames, "ps": arguments.ps}
+    words = {**model_words(arguments.model), "frames": arguments.frames}
+    header = {"row": "header", **words, "ps": arguments.ps}
     rows, found = Rows(arguments.out / "rows.jsonl", header), list[Row]()
     for row in run(calc, rows, arguments.only or list(SYSTEMS), arguments.out, arguments.ps):
         found.append(row)
-        show({"benchmark": "nve_systems", **row})
-    show({"benchmark": "nve_systems", **summary(found), **model})
+        show({"benchmark": "nve_systems", **row, **words})
+    show({"benchmark": "nve_systems", **summary(found), **words})
 
 
 if __name__ == "__main__":

@@ -56,10 +56,10 @@ def measured(name: str) -> dict[str, Any]:
     for row in rows_of(name, "properties"):
         if row.get("summary"):
             found["properties"] = {key: value for key, value in row.items() if key.endswith(("_A", "_GPa", "_per_cm"))}
-    keys = ("ps", "mean_temperature_K", "drift_meV_per_atom_ps", "blown_up")
+    keys = ("ps", "mean_temperature_K", "drift_meV_per_atom_ps", "blown_up", "frames")
     runs = [row for row in rows_of(name, "nve_systems") if row.get("row") == "system"]
     if runs:
-        found["nve_systems"] = {row["system"]: {key: row[key] for key in keys} for row in runs}
+        found["nve_systems"] = {row["system"]: {key: row[key] for key in keys if key in row} for row in runs}
     return found
 
 
