@@ -25,7 +25,7 @@ adsorbate in contact with the surface at its site, off by some 0.05 Å and tilte
 same optimiser (watched by `relax`) to the same largest force, as the file of minima says:
 
     metals-minima.jsonl              FIRE, 0.02 eV/Å, at most 1000 steps: short steps, which follow the way down closely
-    metals-minima-lbfgs.jsonl        LBFGS, 0.02 eV/Å, at most 500 steps: on flat ways its long steps choose the site
+    metals-minima-lbfgs.jsonl        LBFGS, 0.02 eV/Å, at most 500 steps: longer and fewer steps
     metals-minima-lbfgs-0.05.jsonl   LBFGS, 0.05 eV/Å, at most 500 steps: what `relax` does unless told otherwise;
                                      relaxations of either now and then stop half-way, where the surface is flat
 

@@ -3,7 +3,7 @@
 Quasi-Newton optimisers learn the curvature from the steps they take, and where it changes quickly (an adsorbate slides
 off its site) they can learn it wrong. ASE's LBFGS then walks uphill, by electronvolts, and takes adsorbates off their
 surface; its BFGS comes to believe in a curvature that no bond has and hardly moves any more, however large the forces
-are. Both are seen from energies, forces and positions, and cured by an optimiser that begins anew, its memory empty.
+are. Both are seen from energies, forces and positions, and cured by beginning anew without what was learnt.
 """
 
 from collections.abc import Callable, Iterator
