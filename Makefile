@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint format wheel clean
+.PHONY: demo test test-slow lint format graph wheel clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/relax_co_cu111.py
@@ -30,6 +30,10 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Levels of the folders and who imports whom.
+graph: $(STAMP)
+	$(BIN)/python scripts/import_graph.py
 
 # A build/ folder left behind would put files that no longer exist into the wheel.
 wheel: $(STAMP)

@@ -1,4 +1,4 @@
-"""What does the compiled code of ``faenet_calc/kernels`` save, beside the same operations in torch?
+"""What does the compiled code of ``faenet_calc/network/kernels`` save, beside the same operations in torch?
 
     python benchmarks/compiled_code.py [--repeats 30] [--models metals-s metals-m]
 
@@ -17,9 +17,9 @@ import torch
 from training_throughput import our_step, slabs
 
 from faenet_calc import FAENetCalculator
-from faenet_calc.checkpoint import load_potential
-from faenet_calc.kernels.building import library, unavailable
 from faenet_calc.memory import keep_freed_memory
+from faenet_calc.network.kernels.building import library, unavailable
+from faenet_calc.potential.checkpoint import load_potential
 from faenet_calc.training.settings import LossConfig
 
 Call = Callable[[], object]
@@ -35,7 +35,7 @@ def in_turns(call: Call, repeats: int) -> tuple[float, float]:
     times: dict[bool, list[float]] = {True: [], False: []}
     for repeat in range(-2, repeats):
         for is_compiled, spent in times.items():
-            with patch("faenet_calc.kernels.native.serves", lambda values, yes=is_compiled: yes):
+            with patch("faenet_calc.network.kernels.native.serves", lambda values, yes=is_compiled: yes):
                 start = time.process_time()
                 call()
             if repeat >= 0:  # the first ones warm up

@@ -6,7 +6,7 @@ Everything follows from the words that `faenet-calc data generate` writes beside
 from collections.abc import Mapping
 from typing import Any
 
-from faenet_calc.training.generate.recipe import HeldOutRule, Recipe
+from faenet_calc.labelling.recipe import HeldOutRule, Recipe
 
 Group = tuple[str, str]
 

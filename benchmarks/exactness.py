@@ -18,9 +18,10 @@ import torch
 from ase import Atoms
 from ase.build import molecule
 
-from faenet_calc import build_potential, load_upstream, testing
-from faenet_calc.potential import Potential
-from faenet_calc.testing import Deviation
+from faenet_calc import build_potential, load_upstream
+from faenet_calc.potential.potential import Potential
+from faenet_calc.testing import laws
+from faenet_calc.testing.laws import Deviation
 
 SMALL = {"hidden_channels": 64, "filters": 48, "interactions": 2, "gaussians": 16, "mean_neighbors": 40.0}
 
@@ -49,35 +50,33 @@ def bent(name: str, size: float) -> Atoms:
 
 def surface() -> None:
     """Laws of the `modern` surface and of the paper's frames."""
-    structures = testing.structures()
+    structures = laws.structures()
     crystals = {name: atoms for name, atoms in structures.items() if atoms.pbc.any()}
-    modern = testing.scaled(build_potential("modern-s", seed=1, dtype="float64", **SMALL), 10.0)
-    paper = testing.scaled(
-        build_potential("modern-s", seed=1, dtype="float64", frames={"kind": "pca3d"}, **SMALL), 10.0
-    )
-    laws = {
-        "rotation": testing.rotation_deviation,
-        "reflection": testing.reflection_deviation,
-        "translation": testing.translation_deviation,
-        "periodic images, shift and wrap": testing.wrapping_deviation,
-        "permutation": testing.permutation_deviation,
+    modern = laws.scaled(build_potential("modern-s", seed=1, dtype="float64", **SMALL), 10.0)
+    paper = laws.scaled(build_potential("modern-s", seed=1, dtype="float64", frames={"kind": "pca3d"}, **SMALL), 10.0)
+    symmetries = {
+        "rotation": laws.rotation_deviation,
+        "reflection": laws.reflection_deviation,
+        "translation": laws.translation_deviation,
+        "periodic images, shift and wrap": laws.wrapping_deviation,
+        "permutation": laws.permutation_deviation,
     }
-    for name, law in laws.items():
+    for name, law in symmetries.items():
         row(name, **worst(modern, law, structures))
         row(f"{name}, paper's frames", **worst(paper, law, structures))
     for repeat in ((2, 1, 1), (2, 3, 1)):
 
         def supercell(potential: Potential, atoms: Atoms, repeat: Any = repeat) -> Deviation:
-            return testing.supercell_deviation(potential, atoms, repeat)
+            return laws.supercell_deviation(potential, atoms, repeat)
 
         row(f"supercell {repeat}", **worst(modern, supercell, crystals))
-    apart = testing.separation_deviation(modern, molecule("H2O"), molecule("CH3OH"))
+    apart = laws.separation_deviation(modern, molecule("H2O"), molecule("CH3OH"))
     row("two molecules 15 Å apart", energy_eV_per_atom=apart.energy_per_atom, forces_eV_per_A=apart.forces)
     single = build_potential("modern-s", seed=1, **SMALL)
-    batch = testing.batch_deviation(single, (list(structures.values()) * 3)[:32])
+    batch = laws.batch_deviation(single, (list(structures.values()) * 3)[:32])
     row("batch of 32, float32", energy_eV_per_atom=batch.energy_per_atom, forces_eV_per_A=batch.forces)
     derivatives(modern, structures, crystals)
-    narrow = [(single.predict(a), testing.in_float64(single).predict(a), len(a)) for a in structures.values()]
+    narrow = [(single.predict(a), laws.in_float64(single).predict(a), len(a)) for a in structures.values()]
     row(
         "float32 against float64",
         energy_eV_per_atom=max(float((a.energy - b.energy).abs()) / n for a, b, n in narrow),
@@ -90,9 +89,9 @@ def derivatives(modern: Potential, structures: dict[str, Atoms], crystals: dict[
     near = {name: bent(name, 1e-5) for name in ("CH4", "C6H6", "NH3")} | {"CO2": bent("CO2", 1e-4)}
     edge = {"pair": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.4, 0], [5.0 - 5e-5, 0, 0]])}
     for name, chosen in (("structures", structures), ("near degeneracy", near), ("neighbour at the cutoff", edge)):
-        found = max(testing.force_deviation(modern, atoms) for atoms in chosen.values())
+        found = max(laws.force_deviation(modern, atoms) for atoms in chosen.values())
         row(f"forces against central differences, {name}", forces_eV_per_A=found)
-    found = max(testing.stress_deviation(modern, atoms) for atoms in crystals.values())
+    found = max(laws.stress_deviation(modern, atoms) for atoms in crystals.values())
     row("stress against central differences", stress_eV_per_A3=found)
 
 

@@ -35,9 +35,10 @@ from ase.geometry import find_mic
 from rows import Row, Rows, model_words, rounded, show
 
 from faenet_calc import FAENetCalculator, load_potential, relax
-from faenet_calc.compressed import source_for_ase
-from faenet_calc.config import PotentialConfig, to_mapping
 from faenet_calc.errors import InputError
+from faenet_calc.files import source_for_ase
+from faenet_calc.potential.config import PotentialConfig
+from faenet_calc.settings import to_mapping
 from faenet_calc.training.config import config_from_mapping
 from faenet_calc.training.loop import train
 from faenet_calc.training.settings import TrainConfig

@@ -25,8 +25,8 @@ from rows import Row, model_words, rounded, show
 from scipy.stats import spearmanr
 
 from faenet_calc import FAENetCalculator
-from faenet_calc.tags import ADSORBATE
-from faenet_calc.training.formats import Record, read_records
+from faenet_calc.data.formats import Record, read_records
+from faenet_calc.graphs.tags import ADSORBATE
 
 Floats = NDArray[np.float64]
 

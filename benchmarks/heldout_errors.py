@@ -32,14 +32,14 @@ from error_groups import GROUP_KINDS, Group, groups_of
 from numpy.typing import NDArray
 from peers.schnet import open_model
 
+from faenet_calc.data import statistics
+from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.errors import InputError
+from faenet_calc.graphs.tags import ADSORBATE
+from faenet_calc.labelling.recipe import Recipe, load_recipe
 from faenet_calc.memory import keep_freed_memory
-from faenet_calc.potential import FramesChoice, Potential
-from faenet_calc.tags import ADSORBATE
-from faenet_calc.training import stats
+from faenet_calc.potential.potential import FramesChoice, Potential
 from faenet_calc.training.assessment import assess
-from faenet_calc.training.data import GraphDataset, open_dataset
-from faenet_calc.training.generate.recipe import Recipe, load_recipe
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -135,8 +135,8 @@ def mean_errors(
     train: GraphDataset, train_indices: Integers, dataset: GraphDataset, indices: Integers
 ) -> list[StructureError]:
     """Errors of element energies fitted to the training set, and of no forces."""
-    references = stats.fit_references(train, train_indices)
-    residual = stats.residuals(dataset, indices, references) * dataset.n_atoms[indices]
+    references = statistics.fit_references(train, train_indices)
+    residual = statistics.residuals(dataset, indices, references) * dataset.n_atoms[indices]
     energies = dataset.energy[indices] - residual
     return [
         _structure_error(dataset, int(index), float(energy), None)

@@ -59,10 +59,10 @@ from rows import Row, Rows, model_words, rounded, show
 from same_site import match_sites
 
 from faenet_calc import FAENetCalculator, relax
-from faenet_calc.drivers import RelaxResult
-from faenet_calc.training.generate import Recipe, load_recipe
-from faenet_calc.training.generate.adsorbates import gas_molecule
-from faenet_calc.training.generate.labels import build_calculator
+from faenet_calc.labelling import Recipe, load_recipe
+from faenet_calc.labelling.adsorbates import gas_molecule
+from faenet_calc.labelling.labels import build_calculator
+from faenet_calc.simulate import RelaxResult
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
 MINIMA = Path(__file__).parent / "data" / "metals-minima.jsonl"

@@ -11,10 +11,10 @@ from ase import Atoms
 from ase.constraints import FixAtoms
 from rows import Row, rounded
 
-from faenet_calc.training.generate import Recipe
-from faenet_calc.training.generate.recipe import HeldOutRule
-from faenet_calc.training.generate.structures import Substrate, place, sites, slab
-from faenet_calc.training.generate.tasks import substrates
+from faenet_calc.labelling import Recipe
+from faenet_calc.labelling.recipe import HeldOutRule
+from faenet_calc.labelling.structures import Substrate, place, sites, slab
+from faenet_calc.labelling.tasks import substrates
 
 HEIGHT_A, TILT_DEGREES = 0.2, 10.0
 TURNS = ("pair", "facet", "pair", "alloy")

@@ -29,12 +29,12 @@ from ase.constraints import FixAtoms
 from rows import Row, Rows, model_words, progress, rounded, show
 
 from faenet_calc import FAENetCalculator, relax, run_md
-from faenet_calc.drivers import find_anomalies
-from faenet_calc.drivers.ensembles import draw_momenta
-from faenet_calc.drivers.trajectory import read_snapshots
-from faenet_calc.training.generate import load_recipe
-from faenet_calc.training.generate.structures import place, sites, slab
-from faenet_calc.training.generate.tasks import substrates
+from faenet_calc.labelling import load_recipe
+from faenet_calc.labelling.structures import place, sites, slab
+from faenet_calc.labelling.tasks import substrates
+from faenet_calc.simulate import find_anomalies
+from faenet_calc.simulate.ensembles import draw_momenta
+from faenet_calc.simulate.trajectory import read_snapshots
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
 EQUILIBRATION_PS, CHUNK_PS, SAMPLE_FS = 1.0, 5.0, 20.0

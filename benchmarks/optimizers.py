@@ -20,7 +20,7 @@ from rows import Row, Rows, model_words, rounded, show
 from same_site import match_sites
 
 from faenet_calc import FAENetCalculator, relax
-from faenet_calc.drivers.anomalies import find_anomalies
+from faenet_calc.simulate.anomalies import find_anomalies
 
 OPTIMIZERS = ("BFGS", "LBFGS", "FIRE")
 

@@ -41,11 +41,11 @@ from heldout_errors import (
 from peers.fitting import Fit, Fitted
 from peers.schnet import SchNetPotential, SchNetSize, open_model, save
 
-from faenet_calc.checkpoint import pick_device
 from faenet_calc.errors import InputError
+from faenet_calc.labelling.recipe import load_recipe
 from faenet_calc.memory import keep_freed_memory
+from faenet_calc.potential.checkpoint import pick_device
 from faenet_calc.training.config import config_to_mapping, load_config, read_config
-from faenet_calc.training.generate.recipe import load_recipe
 from faenet_calc.training.preparation import Prepared, open_parts, prepare
 from faenet_calc.training.settings import TrainConfig
 

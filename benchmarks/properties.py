@@ -34,11 +34,11 @@ from ase.vibrations import Vibrations
 from rows import Row, Rows, model_words, rounded, show
 
 from faenet_calc import FAENetCalculator, relax
-from faenet_calc.training.generate import Recipe, load_recipe
-from faenet_calc.training.generate.adsorbates import gas_molecule, upright
-from faenet_calc.training.generate.labels import build_calculator
-from faenet_calc.training.generate.structures import Substrate, bulk_cell, sites, slab
-from faenet_calc.training.generate.tasks import substrates
+from faenet_calc.labelling import Recipe, load_recipe
+from faenet_calc.labelling.adsorbates import gas_molecule, upright
+from faenet_calc.labelling.labels import build_calculator
+from faenet_calc.labelling.structures import Substrate, bulk_cell, sites, slab
+from faenet_calc.labelling.tasks import substrates
 from faenet_calc.units import GPA
 
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"

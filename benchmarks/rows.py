@@ -8,7 +8,7 @@ from typing import Any
 
 import safetensors.numpy
 
-from faenet_calc import pretrained
+from faenet_calc.potential import shipped
 
 Row = dict[str, Any]
 
@@ -53,7 +53,7 @@ class Rows:
 
 def model_words(model: str) -> Row:
     """Name or path of a model, and a digest of its weights: rows of other weights do not mix."""
-    path = pretrained.path(model) if model in pretrained.names() else Path(model)
+    path = shipped.path(model) if model in shipped.names() else Path(model)
     return {"model": model, "weights": weights_digest(path.read_bytes())}
 
 

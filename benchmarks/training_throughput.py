@@ -32,11 +32,11 @@ from ase.build import add_adsorbate, fcc111, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from torch.nn.functional import l1_loss
 
+from faenet_calc.data.dataset import LabelledGraph
 from faenet_calc.memory import keep_freed_memory
-from faenet_calc.potential import Potential, build_potential
+from faenet_calc.potential.potential import Potential, build_potential
 from faenet_calc.training.batches import BatchMaker
 from faenet_calc.training.config import config_from_mapping
-from faenet_calc.training.data import LabelledGraph
 from faenet_calc.training.loss import Loss
 from faenet_calc.training.settings import LossConfig
 

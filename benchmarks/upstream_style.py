@@ -23,9 +23,9 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GraphNorm, MessagePassing
 from torch_geometric.utils import scatter
 
-from faenet_calc.faenet import FAENet
-from faenet_calc.layers import Interaction
-from faenet_calc.neighbors import neighbor_list
+from faenet_calc.graphs.neighbors import neighbor_list
+from faenet_calc.network.faenet import FAENet
+from faenet_calc.network.layers import Interaction
 
 FLIPS = [torch.diag(torch.tensor([a, b, 1.0])) for a, b in itertools.product([1.0, -1.0], repeat=2)]
 

@@ -20,12 +20,12 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read
 
 from faenet_calc import FAENetCalculator, run_md
-from faenet_calc.drivers.md import MDStoppedWarning
+from faenet_calc.graphs.writing import write_structures
+from faenet_calc.labelling.labels import build_calculator
+from faenet_calc.labelling.recipe import CalculatorConfig
+from faenet_calc.simulate.md import MDStoppedWarning
 from faenet_calc.training.config import read_config
-from faenet_calc.training.generate.labels import build_calculator
-from faenet_calc.training.generate.recipe import CalculatorConfig
 from faenet_calc.training.loop import train
-from faenet_calc.writing import write_structures
 
 QUICK = {"members": 2, "steps": 100, "runs": 2, "labels": 5, "visits": 300}  # tiny networks besides
 FULL = {"members": 4, "steps": 5000, "runs": 4, "labels": 10, "visits": 20000}

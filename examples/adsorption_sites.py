@@ -14,7 +14,7 @@ from pymatgen.analysis.adsorption import AdsorbateSiteFinder
 from pymatgen.io.ase import AseAtomsAdaptor
 
 from faenet_calc import FAENetCalculator, relax
-from faenet_calc.writing import write_structures
+from faenet_calc.graphs.writing import write_structures
 
 
 def sites_of_ase(slab: Atoms) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import torch
 from ase.build import fcc111
 
 from faenet_calc import FAENetCalculator, Potential, load_potential
-from faenet_calc.pretrained import default_name
+from faenet_calc.potential.shipped import default_name
 
 
 def members(n_members: int) -> list[Potential]:

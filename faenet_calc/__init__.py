@@ -10,13 +10,13 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "FAENetCalculator": "faenet_calc.calculator",
-    "Potential": "faenet_calc.potential",
-    "build_potential": "faenet_calc.potential",
-    "load_potential": "faenet_calc.checkpoint",
-    "load_upstream": "faenet_calc.upstream",
-    "relax": "faenet_calc.drivers",
-    "run_md": "faenet_calc.drivers",
+    "FAENetCalculator": "faenet_calc.calculator.calculator",
+    "Potential": "faenet_calc.potential.potential",
+    "build_potential": "faenet_calc.potential.potential",
+    "load_potential": "faenet_calc.potential.checkpoint",
+    "load_upstream": "faenet_calc.potential.upstream",
+    "relax": "faenet_calc.simulate",
+    "run_md": "faenet_calc.simulate",
 }
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The error that means "your input", as opposed to a failure of ours (L0)."""
+"""The error that means "your input", as opposed to a failure of ours."""
 
 
 class InputError(ValueError):

@@ -1,4 +1,4 @@
-"""Memory of long runs (L0): freed blocks are kept for the next step instead of being returned to the system.
+"""Memory of long runs: freed blocks are kept for the next step instead of being returned to the system.
 
 A step allocates hundreds of blocks of many MB. By default glibc maps each from the system and unmaps it again, and the
 page faults take a good part of a CPU step. Here nothing is mapped by itself (``M_MMAP_MAX``; the threshold for that

@@ -1,4 +1,4 @@
-"""Progress of long work (L0): a bar on a terminal, a line now and then in a log file."""
+"""Progress of long work: a bar on a terminal, a line now and then in a log file."""
 
 import sys
 from typing import Any

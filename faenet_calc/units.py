@@ -1,4 +1,4 @@
-"""The only conversion factors of the package (L0).
+"""The only conversion factors of the package.
 
 Inside, everything is in eV, Å and atomic mass units, which makes the unit of time Å·√(u/eV) ≈ 10.18 fs. Users type K,
 fs and GPa; multiply by the factor here to come in, divide to go out:

@@ -18,7 +18,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from faenet_calc import load_potential
-from faenet_calc.checkpoint import save_potential
+from faenet_calc.potential.checkpoint import save_potential
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -1,4 +1,4 @@
-"""Write faenet_calc/data/elements.csv from mendeleev: one row per element, Z = 1–118, missing values left empty.
+"""Write faenet_calc/elements/elements.csv from mendeleev: one row per element, Z = 1–118, missing values left empty.
 
 Usage: python scripts/generate_elements.py [OUTPUT.csv]
 
@@ -67,7 +67,7 @@ def _text(value: float | None) -> str:
 
 def main() -> None:
     """Write the table."""
-    default = Path(__file__).resolve().parent.parent / "faenet_calc" / "data" / "elements.csv"
+    default = Path(__file__).resolve().parent.parent / "faenet_calc" / "elements" / "elements.csv"
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else default
     rows = element_rows()
     buffer = io.StringIO()

@@ -18,8 +18,8 @@ from ase import Atoms
 from ase.io import read
 
 from faenet_calc import load_potential
-from faenet_calc.potential import Potential
-from faenet_calc.testing import structures
+from faenet_calc.potential.potential import Potential
+from faenet_calc.testing.laws import structures
 
 PRETRAINED = Path(__file__).parents[1] / "pretrained"
 

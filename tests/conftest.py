@@ -49,6 +49,6 @@ def _reproducible() -> None:
 @pytest.fixture(scope="session")
 def emt_potential():
     """A conservative potential with sensible minima: copper of EMT, float64 (see emt_potential.py)."""
-    from faenet_calc.checkpoint import load_potential
+    from faenet_calc.potential.checkpoint import load_potential
 
     return load_potential(REPOSITORY / "tests" / "data" / "emt-copper.safetensors", device="cpu", dtype="float64")

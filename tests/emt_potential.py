@@ -14,9 +14,9 @@ from ase.build import bulk, fcc111
 from ase.calculators.emt import EMT
 from numpy.random import Generator, default_rng
 
-from faenet_calc.checkpoint import save_potential
-from faenet_calc.graph import AtomGraph
-from faenet_calc.potential import Potential, build_potential
+from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.checkpoint import save_potential
+from faenet_calc.potential.potential import Potential, build_potential
 
 FILE = Path(__file__).parent / "data" / "emt-copper.safetensors"
 N_STEPS = 2500

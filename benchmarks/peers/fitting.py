@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from faenet_calc.potential import Potential
+from faenet_calc.data.dataset import collate
+from faenet_calc.potential.potential import Potential
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.batches import Indices, epoch_batches
-from faenet_calc.training.data import collate
 from faenet_calc.training.loss import Loss
 from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Prepared

@@ -1,8 +1,8 @@
 """PyG's SchNet behind the interface of our potentials.
 
 Only the network differs: graphs (our periodic neighbour list; SchNet's own `radius_graph` knows no cell), element
-references, scale, forces = -dE/dx and stress are those of :class:`faenet_calc.potential.Potential`, in one frame that
-SchNet does not look at, since it sees distances only. Its sums over atoms are in float64 like ours.
+references, scale, forces = -dE/dx and stress are those of :class:`faenet_calc.Potential`, in one frame that SchNet
+does not look at, since it sees distances only. Its sums over atoms are in float64 like ours.
 """
 
 import json
@@ -16,19 +16,14 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from torch_geometric.nn.models import SchNet
 
-from faenet_calc.checkpoint import load_potential, pick_device
-from faenet_calc.config import (
-    EnergyConfig,
-    FramesConfig,
-    ModelConfig,
-    NormalizationConfig,
-    PotentialConfig,
-    from_mapping,
-    to_mapping,
-)
-from faenet_calc.faenet import NetworkOutput
-from faenet_calc.frames import FramedGraph
-from faenet_calc.potential import Potential
+from faenet_calc.frames.config import FramesConfig
+from faenet_calc.frames.frames import FramedGraph
+from faenet_calc.network.config import ModelConfig
+from faenet_calc.network.faenet import NetworkOutput
+from faenet_calc.potential.checkpoint import load_potential, pick_device
+from faenet_calc.potential.config import EnergyConfig, NormalizationConfig, PotentialConfig
+from faenet_calc.potential.potential import Potential
+from faenet_calc.settings import from_mapping, to_mapping
 
 KEY = "schnet"  # in the metadata of its checkpoints
 MAX_Z = 99  # rows of SchNet's embedding minus one
@@ -74,7 +69,7 @@ class SchNetNetwork(nn.Module):
     def forward(
         self, framed: FramedGraph, vectors: Tensor, distances: Tensor, distance_of_copy: Tensor | None
     ) -> NetworkOutput:
-        """Energies of all copies; arguments as in :meth:`faenet_calc.faenet.FAENet.forward`."""
+        """Energies of all copies; arguments as in :meth:`faenet_calc.network.faenet.FAENet.forward`."""
         per_copy = distances if distance_of_copy is None else distances.index_select(0, distance_of_copy)
         self.edges.edge_index, self.edges.distances = torch.stack([framed.neighbor, framed.centre]), per_copy
         numbers = framed.graph.atomic_numbers.index_select(0, framed.atom_of_node)

@@ -1,4 +1,6 @@
-"""The command line (L4): `faenet-calc COMMAND …`, one file per command.
+"""The command line: `faenet-calc COMMAND …`, one file per command.
+
+In: arguments and files. Out: printed results, files and an exit code. May import every other folder.
 
 A command `x` lives in `faenet_calc/cli/x.py` and exposes `command`, a click command. `COMMANDS` holds its line in the
 `--help` listing, so that listing imports no command; its module is imported when it is invoked.

@@ -1,4 +1,4 @@
-"""`faenet-calc check`: the self-test of a model (L4)."""
+"""`faenet-calc check`: the self-test of a model."""
 
 import click
 
@@ -18,10 +18,10 @@ def command(ctx: click.Context, model: str | None, nve_steps: int, as_json: bool
     Runs in float64 on shipped structures of the model's elements, or on the STRUCTURES given. Exit code 1 if a row
     fails.
     """
-    from faenet_calc.checkpoint import load_potential
-    from faenet_calc.pretrained import default_name
-    from faenet_calc.reading import read_structures
-    from faenet_calc.selfcheck import check_potential
+    from faenet_calc.graphs.reading import read_structures
+    from faenet_calc.potential.checkpoint import load_potential
+    from faenet_calc.potential.shipped import default_name
+    from faenet_calc.testing.selfcheck import check_potential
 
     potential = load_potential(model or default_name())
     chosen = {item.name: item.atoms for item in read_structures(structures)} or None

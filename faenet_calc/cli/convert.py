@@ -1,4 +1,4 @@
-"""`faenet-calc convert UPSTREAM.pt OUT.safetensors`: import weights of the original FAENet code (L4)."""
+"""`faenet-calc convert UPSTREAM.pt OUT.safetensors`: import weights of the original FAENet code."""
 
 import json
 from pathlib import Path
@@ -34,8 +34,8 @@ def command(
     """Write OUT from UPSTREAM, a state dict of PyPI faenet or a checkpoint of the RolnickLab/ocp trainer."""
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists; choose another name or give --overwrite")
-    from faenet_calc.checkpoint import load_potential, save_potential
-    from faenet_calc.upstream_files import read_config, read_upstream
+    from faenet_calc.potential.checkpoint import load_potential, save_potential
+    from faenet_calc.potential.upstream_files import read_config, read_upstream
 
     potential = read_upstream(
         upstream,

@@ -1,4 +1,4 @@
-"""`faenet-calc data …`: check, describe, split, convert and generate data sets (L4)."""
+"""`faenet-calc data …`: check, describe, split, convert and generate data sets."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

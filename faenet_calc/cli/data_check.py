@@ -1,4 +1,4 @@
-"""`faenet-calc data check FILES…`: is this data fit to learn from? (L4)."""
+"""`faenet-calc data check FILES…`: is this data fit to learn from?."""
 
 import json
 import textwrap
@@ -12,7 +12,7 @@ from faenet_calc.cli.lazy import EXIT_BAD_INPUT
 from faenet_calc.cli.options import verbosity, verbosity_options
 
 if TYPE_CHECKING:
-    from faenet_calc.training.findings import DataReport, Finding
+    from faenet_calc.data.findings import DataReport, Finding
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -36,7 +36,7 @@ def command(
 
     The exit code is 2 if there are errors, 0 if there are only warnings and notes.
     """
-    from faenet_calc.training.check_data import check_files
+    from faenet_calc.data.check import check_files
 
     report = check_files(
         files,

@@ -1,4 +1,4 @@
-"""`faenet-calc data convert FILES… -o OUT`: any format into one file (L4)."""
+"""`faenet-calc data convert FILES… -o OUT`: any format into one file."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def command(
 
     With --energy-key or --forces-key the named numbers become the energy and the forces of the new file.
     """
-    from faenet_calc.training.export import export
+    from faenet_calc.data.export import export
 
     count = export(
         files,

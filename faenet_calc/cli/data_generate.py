@@ -1,4 +1,4 @@
-"""`faenet-calc data generate RECIPE.yaml`: structures labelled by any ASE calculator (L4)."""
+"""`faenet-calc data generate RECIPE.yaml`: structures labelled by any ASE calculator."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import click
 from faenet_calc.cli.options import verbosity, verbosity_options
 
 if TYPE_CHECKING:
-    from faenet_calc.training.generate.label_files import LabelFormat
+    from faenet_calc.labelling.label_files import LabelFormat
 
 
 @click.command("generate")
@@ -36,7 +36,7 @@ def command(
 
     A run that was stopped goes on where it was when the same command is given again.
     """
-    from faenet_calc.training.generate import generate, load_recipe
+    from faenet_calc.labelling import generate, load_recipe
 
     settings = load_recipe(recipe, {} if tasks is None else {"tasks": tasks})
     folder = out or Path("labels") / settings.name

@@ -1,4 +1,4 @@
-"""`faenet-calc data split FILES… -o DIR`: training, validation and test files (L4)."""
+"""`faenet-calc data split FILES… -o DIR`: training, validation and test files."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Write DIR/train, DIR/val and DIR/test files that share no trajectory (unless --by random is given)."""
-    from faenet_calc.training.export import export_split
+    from faenet_calc.data.export import export_split
 
     written = export_split(
         files,

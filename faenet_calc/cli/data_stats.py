@@ -1,4 +1,4 @@
-"""`faenet-calc data stats FILES…`: counts, ranges, neighbours, references, trivial errors (L4)."""
+"""`faenet-calc data stats FILES…`: counts, ranges, neighbours, references, trivial errors."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from faenet_calc.cli.data import label_options
 from faenet_calc.cli.options import verbosity, verbosity_options
 
 if TYPE_CHECKING:
-    from faenet_calc.training.stats import DatasetStats, Spread
+    from faenet_calc.data.statistics import DatasetStats, Spread
 
 
 @click.command("stats")
@@ -38,8 +38,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Counts, ranges, neighbours per cutoff, element references, and the errors of trivial predictions."""
-    from faenet_calc.training.data import open_dataset
-    from faenet_calc.training.stats import describe
+    from faenet_calc.data.dataset import open_dataset
+    from faenet_calc.data.statistics import describe
 
     wanted = cutoffs or (4.0, 5.0, 6.0)
     dataset = open_dataset(

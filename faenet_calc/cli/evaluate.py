@@ -1,4 +1,4 @@
-"""`faenet-calc evaluate`: errors of a model on labelled data (L4)."""
+"""`faenet-calc evaluate`: errors of a model on labelled data."""
 
 import dataclasses
 import json
@@ -11,9 +11,9 @@ from faenet_calc.cli.options import show_progress, verbosity, verbosity_options
 from faenet_calc.errors import InputError
 
 if TYPE_CHECKING:
-    from faenet_calc.potential import Potential
+    from faenet_calc.data.dataset import GraphDataset
+    from faenet_calc.potential.potential import Potential
     from faenet_calc.training.assessment import Assessment
-    from faenet_calc.training.data import GraphDataset
 
 
 @click.command()
@@ -71,11 +71,11 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
 def _open(
     data: tuple[str, ...], model: str | None, options: dict[str, Any], progress: bool
 ) -> tuple["Potential", "GraphDataset"]:
-    from faenet_calc import pretrained
-    from faenet_calc.checkpoint import load_potential
-    from faenet_calc.training.data import open_dataset
+    from faenet_calc.data.dataset import open_dataset
+    from faenet_calc.potential import shipped
+    from faenet_calc.potential.checkpoint import load_potential
 
-    potential = load_potential(model or pretrained.default_name(), device=options["device"], dtype=options["dtype"])
+    potential = load_potential(model or shipped.default_name(), device=options["device"], dtype=options["dtype"])
     dataset = open_dataset(
         list(data),
         cutoff=potential.cutoff,

@@ -1,4 +1,4 @@
-"""`faenet-calc info MODEL`: what a model is and what its numbers mean (L4)."""
+"""`faenet-calc info MODEL`: what a model is and what its numbers mean."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ import click
 from faenet_calc.cli.options import verbosity_options
 
 if TYPE_CHECKING:
-    from faenet_calc.potential import Potential
+    from faenet_calc.potential.potential import Potential
 
 
 @click.command()
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 @verbosity_options
 def command(model: str | None, as_json: bool) -> None:
     """Describe MODEL: a shipped name, a .safetensors file, or a .pt file of the original code (else the default)."""
-    from faenet_calc import elements, pretrained
-    from faenet_calc.checkpoint import load_potential
+    from faenet_calc import elements
+    from faenet_calc.potential import shipped
+    from faenet_calc.potential.checkpoint import load_potential
 
-    name = pretrained.default_name() if model is None else model
+    name = shipped.default_name() if model is None else model
     described = describe(load_potential(name, device="cpu"))
     if as_json:
         click.echo(json.dumps(described))
@@ -37,17 +38,18 @@ def command(model: str | None, as_json: bool) -> None:
 
 def describe(potential: "Potential") -> dict[str, Any]:
     """A model in JSON values, by the names that ``info`` prints."""
-    from faenet_calc import elements, pretrained
-    from faenet_calc.kernels.building import library, unavailable
+    from faenet_calc import elements
+    from faenet_calc.network.kernels.building import library, unavailable
+    from faenet_calc.potential import shipped
 
     config, metadata = potential.config, potential.metadata
     extra = dict(metadata.get("extra", {}))
-    shipped = metadata.get("name")
+    shipped_name = metadata.get("name")
     frames = f"{config.frames.kind}, {config.frames.mode}" + (", rotations only" if config.frames.proper else "")
-    card = str(pretrained.card(shipped)) if shipped else extra.get("card")
+    card = str(shipped.card(shipped_name)) if shipped_name else extra.get("card")
     words = extra.get("model_card", {})
     return {
-        "model": shipped or config.name or metadata.get("path"),
+        "model": shipped_name or config.name or metadata.get("path"),
         "path": metadata.get("path"),
         "sha256": metadata.get("sha256"),
         "card": card,

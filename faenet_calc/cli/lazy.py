@@ -1,4 +1,4 @@
-"""Command groups that import a command only when it is invoked, and turn errors into messages and exit codes (L4)."""
+"""Command groups that import a command only when it is invoked, and turn errors into messages and exit codes."""
 
 import traceback
 from importlib import import_module

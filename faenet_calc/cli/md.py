@@ -1,4 +1,4 @@
-"""`faenet-calc md -m MODEL IN`: molecular dynamics of one structure (L4)."""
+"""`faenet-calc md -m MODEL IN`: molecular dynamics of one structure."""
 
 import json
 from pathlib import Path
@@ -7,17 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faenet_calc.cli.lazy import EXIT_FAILURE
-from faenet_calc.cli.options import (
-    build_calculator,
-    model_options,
-    plain_warnings,
-    show_progress,
-    verbosity_options,
-)
+from faenet_calc.cli.options import build_calculator, model_options, plain_warnings, show_progress, verbosity_options
 from faenet_calc.errors import InputError
 
 if TYPE_CHECKING:
-    from faenet_calc.drivers import MDResult
+    from faenet_calc.simulate import MDResult
 
 _ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt-flexible")
 
@@ -48,8 +42,8 @@ def command(
 
     Velocities in the file are kept, otherwise drawn. Exit code 1 if the run had to be stopped.
     """
-    from faenet_calc.drivers import MDStoppedWarning, run_md
-    from faenet_calc.reading import read_structures
+    from faenet_calc.graphs.reading import read_structures
+    from faenet_calc.simulate import MDStoppedWarning, run_md
 
     with plain_warnings(ctx, but=(MDStoppedWarning,)):
         found = read_structures(structure)

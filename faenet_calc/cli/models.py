@@ -1,12 +1,12 @@
-"""`faenet-calc models`: the shipped models (L4)."""
+"""`faenet-calc models`: the shipped models."""
 
 import json
 from typing import Any
 
 import click
 
-from faenet_calc import pretrained
 from faenet_calc.cli.options import verbosity_options
+from faenet_calc.potential import shipped
 
 
 @click.command()
@@ -14,18 +14,18 @@ from faenet_calc.cli.options import verbosity_options
 @verbosity_options
 def command(as_json: bool) -> None:
     """List the shipped models; a star marks the default."""
-    shipped = pretrained.names()
-    default = pretrained.default_name() if shipped else None
+    names = shipped.names()
+    default = shipped.default_name() if names else None
     rows: list[dict[str, Any]] = []
-    for name in shipped:
-        file = pretrained.path(name)
+    for name in names:
+        file = shipped.path(name)
         rows.append(
             {
                 "name": name,
                 "default": name == default,
                 "size_bytes": file.stat().st_size,
                 "path": str(file),
-                "description": pretrained.description(name),
+                "description": shipped.description(name),
             }
         )
     if as_json:

@@ -1,4 +1,4 @@
-"""Options that commands share: how much to say, which model, what to write (L4)."""
+"""Options that commands share: how much to say, which model, what to write."""
 
 import sys
 import warnings
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from faenet_calc.calculator import FAENetCalculator
-    from faenet_calc.potential import FramesChoice
+    from faenet_calc.calculator.calculator import FAENetCalculator
+    from faenet_calc.potential.potential import FramesChoice
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "faenet_calc.verbosity"
@@ -70,7 +70,7 @@ def build_calculator(
     model: Sequence[str], device: str | None, dtype: str, seed: int, frames: "FramesChoice" = "auto"
 ) -> "FAENetCalculator":
     """The calculator that the options of `model_options` describe."""
-    from faenet_calc.calculator import FAENetCalculator
+    from faenet_calc.calculator.calculator import FAENetCalculator
 
     checkpoint: Any = None if not model else model[0] if len(model) == 1 else list(model)
     return FAENetCalculator(checkpoint, device=device, dtype=dtype, seed=seed, frames=frames)

@@ -1,4 +1,4 @@
-"""`faenet-calc predict -m MODEL IN… [-o out.extxyz]`: single points, in batches (L4)."""
+"""`faenet-calc predict -m MODEL IN… [-o out.extxyz]`: single points, in batches."""
 
 import json
 from pathlib import Path
@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from faenet_calc.cli.options import (
-    build_calculator,
-    model_options,
-    plain_warnings,
-    show_progress,
-    verbosity_options,
-)
+from faenet_calc.cli.options import build_calculator, model_options, plain_warnings, show_progress, verbosity_options
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from faenet_calc.reading import InputStructure
+    from faenet_calc.graphs.reading import InputStructure
 
 _OF_ASE = ("energy", "free_energy", "forces", "stress", "energies")
 
@@ -49,8 +43,8 @@ def command(
     overwrite: bool,
 ) -> None:
     """Energies, forces and stresses of every structure in the files IN… (FILE@INDEX picks some)."""
-    from faenet_calc.reading import read_structures
-    from faenet_calc.writing import check_format, refuse_existing, write_structures
+    from faenet_calc.graphs.reading import read_structures
+    from faenet_calc.graphs.writing import check_format, refuse_existing, write_structures
 
     refuse_existing(output, overwrite=overwrite)
     with plain_warnings(ctx):

@@ -1,4 +1,4 @@
-"""`faenet-calc relax -m MODEL IN… [-o out.extxyz]`: relax structures one after the other (L4)."""
+"""`faenet-calc relax -m MODEL IN… [-o out.extxyz]`: relax structures one after the other."""
 
 import json
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from faenet_calc.cli.options import (
 from faenet_calc.errors import InputError
 
 if TYPE_CHECKING:
-    from faenet_calc.drivers import RelaxResult
-    from faenet_calc.reading import InputStructure
+    from faenet_calc.graphs.reading import InputStructure
+    from faenet_calc.simulate import RelaxResult
 
 EXIT_NOT_CONVERGED = 3
 
@@ -51,8 +51,8 @@ def command(ctx: click.Context, /, inputs: tuple[str, ...], output: Path | None,
 
     Exit code 0 if all converged, 3 if all ran but some did not converge, 1 if some failed, 2 for bad input.
     """
-    from faenet_calc.reading import read_structures
-    from faenet_calc.writing import check_format, refuse_existing, write_structures
+    from faenet_calc.graphs.reading import read_structures
+    from faenet_calc.graphs.writing import check_format, refuse_existing, write_structures
 
     overwrite = options["overwrite"]
     refuse_existing(output, overwrite=overwrite)
@@ -136,7 +136,7 @@ class _Run:
 
 
 def _relax(item: "InputStructure", calc: Any, **options: Any) -> _Run:
-    from faenet_calc.drivers import relax
+    from faenet_calc.simulate import relax
 
     try:
         return _Run(item=item, result=relax(item.atoms, calc, **options))

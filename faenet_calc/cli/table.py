@@ -1,4 +1,4 @@
-"""Columns of text on the terminal (L4)."""
+"""Columns of text on the terminal."""
 
 from collections.abc import Mapping, Sequence
 

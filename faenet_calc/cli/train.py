@@ -1,4 +1,4 @@
-"""`faenet-calc train`: a config or data files → a trained potential (L4)."""
+"""`faenet-calc train`: a config or data files → a trained potential."""
 
 import json
 from pathlib import Path
@@ -100,7 +100,7 @@ def _summary(result: "TrainResult") -> dict[str, Any]:
 
 def _report(result: "TrainResult", talks: bool) -> dict[str, dict[str, float]]:
     """Errors of the best weights with the potential's own frames, by set; also report.html and errors.json."""
-    from faenet_calc.checkpoint import load_potential
+    from faenet_calc.potential.checkpoint import load_potential
     from faenet_calc.reports.learning import evaluation_sections, training_report
     from faenet_calc.training.assessment import assess
     from faenet_calc.training.config import dump_config

@@ -1,1 +1,5 @@
-"""Reports (L4): self-contained HTML pages from results, drawn as inline SVG."""
+"""Results to figures and pages.
+
+In: results of training and evaluation. Out: self-contained HTML pages. May import ``training``, ``simulate`` and what
+lies below them.
+"""

@@ -1,4 +1,4 @@
-"""Reports of training and evaluation (L4): curves, parity, errors by element, worst structures; one HTML file."""
+"""Reports of training and evaluation: curves, parity, errors by element, worst structures; one HTML file."""
 
 import html
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Charts as inline SVG (L4): lines and scatter with axes, no plotting library, no script, no outside file."""
+"""Charts as inline SVG: lines and scatter with axes, no plotting library, no script, no outside file."""
 
 import html
 import math

@@ -1,1 +1,5 @@
-"""Learning (L3): data, statistics, losses, metrics, the training loop, and the label factory."""
+"""Labelled data sets to checkpoints.
+
+In: a :class:`~faenet_calc.training.settings.TrainConfig` and data sets. Out: a run folder with the best weights, the
+state to resume from, and curves. May import ``data``, ``potential`` and what lies below them, not ``calculator``.
+"""

@@ -1,15 +1,15 @@
-"""Element offsets between a potential and data (L3): another zero of energy is not an error of the model."""
+"""Element offsets between a potential and data: another zero of energy is not an error of the model."""
 
 import dataclasses
 
 import numpy as np
 
 from faenet_calc import elements
-from faenet_calc.potential import Potential
-from faenet_calc.training import stats
+from faenet_calc.data import statistics
+from faenet_calc.data.dataset import GraphDataset
+from faenet_calc.potential.potential import Potential
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.batches import Indices
-from faenet_calc.training.data import GraphDataset
 
 
 def aligned(potential: Potential, dataset: GraphDataset, indices: Indices) -> tuple[Potential, dict[str, float]]:
@@ -25,7 +25,7 @@ def aligned(potential: Potential, dataset: GraphDataset, indices: Indices) -> tu
     rest = np.array([record.energy - record.predicted_energy for record in found.records])
     chosen = np.array([record.index for record in found.records])
     known = np.isfinite(rest)
-    change = stats.fit(dataset.compositions(chosen[known]), rest[known]).by_symbol()
+    change = statistics.fit(dataset.compositions(chosen[known]), rest[known]).by_symbol()
     references = dict(potential.config.normalization.references)
     for number in dataset.numbers:
         name = elements.symbol(number)

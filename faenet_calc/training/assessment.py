@@ -1,4 +1,4 @@
-"""Errors of a potential over a data set (L3): the numbers of validation, of ``evaluate`` and of reports."""
+"""Errors of a potential over a data set: the numbers of validation, of ``evaluate`` and of reports."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from faenet_calc.config import FrameMode
-from faenet_calc.evaluation import ForcesChoice
-from faenet_calc.potential import FramesChoice, Potential
-from faenet_calc.prediction import Prediction
+from faenet_calc.data.dataset import GraphDataset, LabelledBatch, collate
+from faenet_calc.frames.config import FrameMode
+from faenet_calc.potential.forward import ForcesChoice
+from faenet_calc.potential.potential import FramesChoice, Potential
+from faenet_calc.potential.prediction import Prediction
 from faenet_calc.training.batches import Indices, ordered_batches
-from faenet_calc.training.data import GraphDataset, LabelledBatch, collate
 from faenet_calc.training.distributed import Ranks
 from faenet_calc.training.loss import Loss
 from faenet_calc.training.metrics import MetricSums, batch_metrics

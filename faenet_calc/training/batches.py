@@ -1,4 +1,4 @@
-"""Which structures form a step, and the batches made of them (L3).
+"""Which structures form a step, and the batches made of them.
 
 Batches are drawn by strata of size: with n batches, the n largest structures go to different batches, then the next n,
 and so on, each stratum in random order. Batches are then random and of nearly equal cost. Everything random follows
@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from faenet_calc.config import FrameMode, PotentialConfig
-from faenet_calc.frames import Frames, build_frames
-from faenet_calc.training.data import GraphDataset, LabelledBatch, LabelledGraph, collate
+from faenet_calc.data.dataset import GraphDataset, LabelledBatch, LabelledGraph, collate
+from faenet_calc.frames.config import FrameMode
+from faenet_calc.frames.frames import Frames, build_frames
+from faenet_calc.potential.config import PotentialConfig
 
 Indices = NDArray[np.int64]
 REPLAY_OFFSET = 1 << 40  # on the index of replayed structures, so that their frames are their own

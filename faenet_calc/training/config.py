@@ -1,4 +1,4 @@
-"""Reading and writing the YAML file of a training run (L3), strictly and with line numbers.
+"""Reading and writing the YAML file of a training run, strictly and with line numbers.
 
 A file names only what differs from its preset. The order of precedence: dataclass defaults, the preset's potential, the
 preset's recipe, the file, then every ``--set section.key=value``.
@@ -14,17 +14,12 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from faenet_calc.config import (
-    DecoderConfig,
-    FramesConfig,
-    ModelConfig,
-    NormalizationConfig,
-    PotentialConfig,
-    from_mapping,
-    to_mapping,
-)
 from faenet_calc.errors import InputError
-from faenet_calc.presets import preset as preset_config
+from faenet_calc.frames.config import FramesConfig
+from faenet_calc.network.config import DecoderConfig, ModelConfig
+from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
+from faenet_calc.potential.presets import preset as preset_config
+from faenet_calc.settings import from_mapping, to_mapping
 from faenet_calc.training.recipes import RECIPES
 from faenet_calc.training.settings import ModelSection, TrainConfig
 

@@ -1,4 +1,4 @@
-"""Runs that repeat to the last bit on a CPU (L3)."""
+"""Runs that repeat to the last bit on a CPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""One run on several processes (L3): who I am under ``torchrun``, sums over processes, one writer.
+"""One run on several processes: who I am under ``torchrun``, sums over processes, one writer.
 
 Gradients are summed in one flat tensor after the backward pass; the networks are small (≤ 30 MB). PyTorch's wrapper,
 DistributedDataParallel, gives the same gradients, second derivatives included (2 gloo processes), at 1.0 to 1.3 times

@@ -1,4 +1,4 @@
-"""Continuing from a trained potential (L3): its network, new element references, frozen parts, replay of old data."""
+"""Continuing from a trained potential: its network, new element references, frozen parts, replay of old data."""
 
 import dataclasses
 
@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from faenet_calc import elements
-from faenet_calc.checkpoint import load_potential
-from faenet_calc.config import PotentialConfig
+from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.errors import InputError
-from faenet_calc.potential import Potential
+from faenet_calc.potential.checkpoint import load_potential
+from faenet_calc.potential.config import PotentialConfig
+from faenet_calc.potential.potential import Potential
 from faenet_calc.training.alignment import aligned
 from faenet_calc.training.batches import Indices, Replay
-from faenet_calc.training.data import GraphDataset, open_dataset
 from faenet_calc.training.settings import FinetuneConfig, FramesSection, ModelSection, TrainConfig
 
 

@@ -1,4 +1,4 @@
-"""What a run writes while it runs (L3): CSV tables, TensorBoard events, lines and a progress bar."""
+"""What a run writes while it runs: CSV tables, TensorBoard events, lines and a progress bar."""
 
 import csv
 import math

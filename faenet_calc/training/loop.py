@@ -1,4 +1,4 @@
-"""The training loop (L3): prepare → steps → validation → best weights, resumable at any moment.
+"""The training loop: prepare → steps → validation → best weights, resumable at any moment.
 
 config → Prepared → [batch → prediction → loss → gradient → optimiser → averaged weights]* → best.safetensors
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from faenet_calc.checkpoint import save_potential
 from faenet_calc.errors import InputError
 from faenet_calc.memory import keep_freed_memory
+from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
 from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares

@@ -1,4 +1,4 @@
-"""The loss (L3): weighted errors of energies, forces and stress, and the paper's energy-conservation term.
+"""The loss: weighted errors of energies, forces and stress, and the paper's energy-conservation term.
 
 Every term is a sum of errors divided by a count. The count is that of the whole batch, so that a batch which is spread
 over processes or accumulated in parts gives the same loss and gradient as in one piece.
@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from faenet_calc.data.dataset import LabelledBatch
 from faenet_calc.errors import InputError
-from faenet_calc.evaluation import ForcesChoice
-from faenet_calc.potential import Potential
-from faenet_calc.prediction import Prediction
-from faenet_calc.tags import ADSORBATE
-from faenet_calc.training.data import LabelledBatch
+from faenet_calc.graphs.tags import ADSORBATE
+from faenet_calc.potential.forward import ForcesChoice
+from faenet_calc.potential.potential import Potential
+from faenet_calc.potential.prediction import Prediction
 from faenet_calc.training.settings import LossConfig, LossKind
 
 TERMS = ("energy", "forces", "stress", "conservation")

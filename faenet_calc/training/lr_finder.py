@@ -1,4 +1,4 @@
-"""Learning-rate finder (L3): the loss while the learning rate grows exponentially."""
+"""Learning-rate finder: the loss while the learning rate grows exponentially."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Errors of a potential on labelled structures (L3), as sums that can be added over batches and processes."""
+"""Errors of a potential on labelled structures, as sums that can be added over batches and processes."""
 
 import math
 from collections import defaultdict
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from faenet_calc import elements
-from faenet_calc.prediction import Prediction
-from faenet_calc.training.data import LabelledBatch
+from faenet_calc.data.dataset import LabelledBatch
+from faenet_calc.potential.prediction import Prediction
 
 ENERGY_THRESHOLD = 0.02  # eV: EwT and EFwT of the Open Catalyst Project
 FORCE_THRESHOLD = 0.03  # eV/Å, largest component: EFwT

@@ -1,4 +1,4 @@
-"""Gradients → new weights (L3): AdamW, or Muon for the matrices inside the network and AdamW for the rest.
+"""Gradients → new weights: AdamW, or Muon for the matrices inside the network and AdamW for the rest.
 
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) replaces the averaged gradient of a matrix by the
 nearest orthogonal matrix, so that a step moves all its directions equally far. torch.optim.Muon does that in bfloat16,

@@ -1,4 +1,4 @@
-"""Before the first step (L3): data sets, normalisation fitted to them, the potential, every open setting decided."""
+"""Before the first step: data sets, normalisation fitted to them, the potential, every open setting decided."""
 
 import dataclasses
 import math
@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from faenet_calc import elements
-from faenet_calc.config import NormalizationConfig
+from faenet_calc.data import statistics
+from faenet_calc.data.dataset import GraphDataset, open_dataset
+from faenet_calc.data.splits import split_dataset
 from faenet_calc.errors import InputError
-from faenet_calc.potential import Potential, as_dtype
-from faenet_calc.training import stats
+from faenet_calc.potential.config import NormalizationConfig
+from faenet_calc.potential.potential import Potential, as_dtype
 from faenet_calc.training.batches import Indices, Replay
 from faenet_calc.training.config import potential_config
-from faenet_calc.training.data import GraphDataset, open_dataset
 from faenet_calc.training.finetune import adopt_potential, freeze, open_replay, refitted
 from faenet_calc.training.settings import DataConfig, TrainConfig
-from faenet_calc.training.splits import split_dataset
 
 DEFAULT_TIME_S = 3600.0
 # Small steps, as long as one fills the device. CO2/Ni(100), 39 atoms, six epochs on a CPU at lr 5e-3, one seed each:
@@ -94,7 +94,7 @@ def open_parts(
 
 
 def _without_large_forces(part: Part, limit: float) -> tuple[Part, str]:
-    kept = part.indices[stats.largest_forces(part.dataset)[part.indices] <= limit]
+    kept = part.indices[statistics.largest_forces(part.dataset)[part.indices] <= limit]
     left_out = len(part.indices) - len(kept)
     return Part(dataset=part.dataset, indices=kept), f"{left_out} training structures have forces beyond {limit} eV/Å"
 
@@ -209,14 +209,14 @@ def fit_normalization(config: TrainConfig, train: Part) -> tuple[NormalizationCo
     if isinstance(section.references, dict):
         references = {str(symbol): float(value) for symbol, value in section.references.items()}
     elif section.references == "fit":
-        references = stats.fit_references(dataset, indices)
+        references = statistics.fit_references(dataset, indices)
     by_number = np.zeros(elements.MAX_Z + 1)
     for symbol, value in references.items():
         by_number[elements.atomic_number(symbol)] = value
     energy = np.asarray(dataset.energy)[indices] - dataset.compositions(indices) @ by_number
     energy = energy[~np.isnan(energy)]
     shift = float(energy.mean()) if section.shift == "fit" else float(section.shift)
-    forces_rms = stats.force_scale(dataset, indices)
+    forces_rms = statistics.force_scale(dataset, indices)
     if section.scale != "fit":
         scale = float(section.scale)
     elif section.shift == "fit":
@@ -230,7 +230,7 @@ def fit_normalization(config: TrainConfig, train: Part) -> tuple[NormalizationCo
         force_scale = scale if section.shift == "fit" else forces_rms
     mean_neighbors = section.mean_neighbors
     if mean_neighbors == "fit":
-        mean_neighbors = max(1.0, stats.mean_neighbors(dataset, indices))
+        mean_neighbors = max(1.0, statistics.mean_neighbors(dataset, indices))
     normalization = NormalizationConfig(scale=scale, shift=shift, force_scale=float(force_scale), references=references)
     return normalization, mean_neighbors
 

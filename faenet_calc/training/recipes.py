@@ -1,4 +1,4 @@
-"""How each preset is trained (L3), from the paper's table of hyperparameters and the released configurations."""
+"""How each preset is trained, from the paper's table of hyperparameters and the released configurations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Learning rate over a run, groups of parameters, and averaged weights (L3)."""
+"""Learning rate over a run, groups of parameters, and averaged weights."""
 
 import contextlib
 import math

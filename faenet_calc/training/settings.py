@@ -1,4 +1,4 @@
-"""The settings of a training run (L3): what may stand in its YAML file, section by section.
+"""The settings of a training run: what may stand in its YAML file, section by section.
 
 The file is read in ``config.py``; defaults that belong to a preset are in ``recipes.py``.
 """
@@ -6,7 +6,10 @@ The file is read in ``config.py``; defaults that belong to a preset are in ``rec
 from dataclasses import dataclass, field
 from typing import Literal
 
-from faenet_calc.config import EnergyConfig, ForceKind, FrameMode, FramesConfig, GraphConfig, ModelConfig
+from faenet_calc.frames.config import FrameMode, FramesConfig
+from faenet_calc.graphs.config import GraphConfig
+from faenet_calc.network.config import ModelConfig
+from faenet_calc.potential.config import EnergyConfig, ForceKind
 
 LossKind = Literal["mae", "mse", "huber", "l2"]
 Fit = Literal["fit"]

@@ -1,4 +1,4 @@
-"""TrainState: where a run is; the object that the loop changes and the file that resume reads (L3).
+"""TrainState: where a run is; the object that the loop changes and the file that resume reads.
 
 ``state.pt`` holds tensors and plain values only and is read without unpickling code. It is written beside its place,
 flushed to disk and renamed, so there is always a whole one.

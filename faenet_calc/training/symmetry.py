@@ -1,4 +1,4 @@
-"""Symmetry metrics of the paper (L3): how much a prediction changes when a structure is rotated or reflected.
+"""Symmetry metrics of the paper: how much a prediction changes when a structure is rotated or reflected.
 
 Defined per structure and absolute, unlike the paper's signed averages: Rot-I and Refl-I are mean |ΔE| (eV) over
 structures, F-Rot-E and F-Refl-E the mean |ΔF| per component (eV/Å) after turning forces back, and %-diff is
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from faenet_calc.frames import out_of_frame
-from faenet_calc.graph import AtomGraph
-from faenet_calc.lattice_frames import random_rotation, random_turn_about_z
-from faenet_calc.potential import FramesChoice, Potential
+from faenet_calc.data.dataset import GraphDataset
+from faenet_calc.frames.frames import out_of_frame
+from faenet_calc.frames.lattice import random_rotation, random_turn_about_z
+from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.potential import FramesChoice, Potential
 from faenet_calc.training.batches import Indices
-from faenet_calc.training.data import GraphDataset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import finetune_curve as benchmark
 
 from faenet_calc import FAENetCalculator, build_potential
-from faenet_calc.checkpoint import save_potential
+from faenet_calc.potential.checkpoint import save_potential
 
 
 def snapshots(symbol, sid, name, optimizer):

@@ -23,10 +23,10 @@ from heldout_errors import (
 )
 from labelled_slabs import words, write_slabs
 
+from faenet_calc.data.dataset import open_dataset
 from faenet_calc.errors import InputError
+from faenet_calc.labelling.recipe import load_recipe
 from faenet_calc.training.assessment import assess
-from faenet_calc.training.data import open_dataset
-from faenet_calc.training.generate.recipe import load_recipe
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import heldout_relaxations as benchmark
 from rows import Rows
 
-from faenet_calc.training.generate import load_recipe
+from faenet_calc.labelling import load_recipe
 
 RECIPE = """
 name: small

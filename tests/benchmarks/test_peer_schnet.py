@@ -13,9 +13,9 @@ from peers.fitting import Fit
 from peers.schnet import SchNetPotential, SchNetSize, load, open_model, save
 
 from faenet_calc import FAENetCalculator
-from faenet_calc.config import NormalizationConfig
 from faenet_calc.errors import InputError
-from faenet_calc.testing import force_deviation, stress_deviation
+from faenet_calc.potential.config import NormalizationConfig
+from faenet_calc.testing.laws import force_deviation, stress_deviation
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.config import read_config
 from faenet_calc.training.preparation import prepare

@@ -15,7 +15,7 @@ import properties as benchmark
 from rows import Rows
 
 from faenet_calc import FAENetCalculator
-from faenet_calc.training.generate import load_recipe
+from faenet_calc.labelling import load_recipe
 
 RECIPE = """
 name: small

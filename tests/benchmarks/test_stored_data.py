@@ -11,8 +11,8 @@ from ase.io import read
 from rows import Rows
 from same_site import match_sites
 
-from faenet_calc.training.generate import load_recipe
-from faenet_calc.training.generate.tasks import plan
+from faenet_calc.labelling import load_recipe
+from faenet_calc.labelling.tasks import plan
 
 TASKS_RUN = 882  # of the recipe's list
 LBFGS = "metals-minima-lbfgs.jsonl"

@@ -5,7 +5,7 @@ import pytest
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc100, fcc111, molecule
 
-from faenet_calc.drivers import find_anomalies
+from faenet_calc.simulate import find_anomalies
 
 
 def co_on_cu(*, site="ontop", height=1.85) -> Atoms:

@@ -10,9 +10,9 @@ from ase.filters import FrechetCellFilter
 from ase.io import read
 from ase.optimize import BFGS, LBFGS
 
-from faenet_calc.drivers import relax
-from faenet_calc.drivers.descent import CLIMB_EV, PATIENCE, Descent
-from faenet_calc.drivers.relax import OPTIMIZERS
+from faenet_calc.simulate import relax
+from faenet_calc.simulate.descent import CLIMB_EV, PATIENCE, Descent
+from faenet_calc.simulate.relax import OPTIMIZERS
 
 
 class Waves(Calculator):

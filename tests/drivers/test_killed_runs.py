@@ -12,9 +12,9 @@ from ase.calculators.emt import EMT
 from ase.io import read
 from ase.io.trajectory import TrajectoryWriter
 
-from faenet_calc.drivers import relax, run_md
-from faenet_calc.drivers.trajectory import read_snapshots
 from faenet_calc.errors import InputError
+from faenet_calc.simulate import relax, run_md
+from faenet_calc.simulate.trajectory import read_snapshots
 
 
 class FreshEMT(EMT):
@@ -27,7 +27,7 @@ class FreshEMT(EMT):
 # Imports once, then starts copies of itself that do the work, and kills all but the last after random times.
 KILLER = """
 import os, random, signal, sys, time
-from faenet_calc.drivers.trajectory import read_snapshots
+from faenet_calc.simulate.trajectory import read_snapshots
 from ase.io import read
 sys.path.insert(0, sys.argv[1])
 from test_killed_runs import work

@@ -9,10 +9,10 @@ from ase.calculators.emt import EMT
 from ase.constraints import FixAtoms, FixBondLengths
 from ase.io import read
 
-from faenet_calc.drivers import MDStoppedWarning, run_md
-from faenet_calc.drivers.ensembles import ENSEMBLES, draw_momenta
-from faenet_calc.drivers.md_record import Record, fit_drift
 from faenet_calc.errors import InputError
+from faenet_calc.simulate import MDStoppedWarning, run_md
+from faenet_calc.simulate.ensembles import ENSEMBLES, draw_momenta
+from faenet_calc.simulate.md_record import Record, fit_drift
 
 
 def spheres(n: int = 3) -> Atoms:
@@ -84,7 +84,7 @@ def test_conserved_quantity_of_nose_hoover_with_fixed_atoms_needs_our_correction
     arguments = {"ensemble": "nvt-nose-hoover", "steps": 100, "seed": 3}
     ours = run_md(slab, EMT(), **arguments).drift
     monkeypatch.setattr(
-        "faenet_calc.drivers.nose_hoover.NoseHooverWithFixedAtoms",
+        "faenet_calc.simulate.nose_hoover.NoseHooverWithFixedAtoms",
         lambda atoms, step, **kwargs: NoseHooverChainNVT(atoms, step, **kwargs),
     )
     theirs = run_md(slab, EMT(), **arguments).drift

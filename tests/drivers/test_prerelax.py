@@ -6,7 +6,7 @@ from ase.calculators.calculator import CalculatorError, all_changes
 from ase.calculators.emt import EMT
 from ase.io import read
 
-from faenet_calc.drivers import relax
+from faenet_calc.simulate import relax
 
 
 class Counting(EMT):

@@ -9,7 +9,7 @@ import torch
 from ase import Atoms
 from torch_geometric.data import Data
 
-from faenet_calc.upstream import load_upstream
+from faenet_calc.potential.upstream import load_upstream
 
 VARIANTS = [
     "bare", "default", "force_res_updown", "force_simple", "head_weighted-av-final-embeds", "mp_base", "mp_simple",
@@ -102,7 +102,7 @@ def test_a_reversed_edge_convention_is_noticed(shared_dir):
 
 
 def test_hidden_state_of_the_network(shared_dir):
-    from faenet_calc.frames import build_frames, copy_into_frames
+    from faenet_calc.frames.frames import build_frames, copy_into_frames
 
     folder = shared_dir / "golden"
     config, state, expected = _stored(folder, "default", "mol")

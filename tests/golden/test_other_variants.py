@@ -7,7 +7,7 @@ from spec_network import DEFAULTS, predict, random_state_dict
 from torch_geometric.data import Data
 
 from faenet_calc import elements
-from faenet_calc.upstream import load_upstream
+from faenet_calc.potential.upstream import load_upstream
 
 FRAMES = [("", ""), ("3D", "all"), ("3D", "se3-all"), ("2D", "all"), ("2D", "se3-all")]
 DECODERS = DEFAULTS["force_decoder_model_config"]

@@ -16,9 +16,10 @@ from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
 from ase.constraints import FixAtoms
 
-from faenet_calc import FAENetCalculator, build_potential, potential
-from faenet_calc.checkpoint import save_potential
+from faenet_calc import FAENetCalculator, build_potential
 from faenet_calc.errors import InputError
+from faenet_calc.potential import potential
+from faenet_calc.potential.checkpoint import save_potential
 
 SMALL = {"hidden_channels": 64, "filters": 32, "interactions": 2, "gaussians": 16, "cutoff": 4.0}
 
@@ -347,7 +348,7 @@ def test_predict_equals_one_by_one(gradient_potential, slab):
 
 def test_predict_cuts_batches_by_work(gradient_potential, slab, count_evaluations, monkeypatch):
     calc = FAENetCalculator(gradient_potential)
-    monkeypatch.setattr("faenet_calc.batches.EDGE_COPIES", {"cpu": 1})
+    monkeypatch.setattr("faenet_calc.calculator.batches.EDGE_COPIES", {"cpu": 1})
     assert len(calc.predict([slab] * 3, ["energy"])) == 3
     assert len(count_evaluations) == 3
     monkeypatch.undo()

@@ -5,8 +5,8 @@ import pytest
 from ase.build import fcc111
 
 from faenet_calc import FAENetCalculator, build_potential
-from faenet_calc.checkpoint import save_potential
 from faenet_calc.errors import InputError
+from faenet_calc.potential.checkpoint import save_potential
 
 SMALL = {"hidden_channels": 64, "filters": 32, "interactions": 2, "gaussians": 16}
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from faenet_calc import pretrained
-from faenet_calc.checkpoint import load_potential, save_potential
 from faenet_calc.cli import main
-from faenet_calc.potential import build_potential
+from faenet_calc.potential import shipped
+from faenet_calc.potential.checkpoint import load_potential, save_potential
+from faenet_calc.potential.potential import build_potential
 
 
 def _run(*arguments):
@@ -126,7 +126,7 @@ def test_info_of_something_else(tmp_path):
 
 
 def test_models(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "_root", lambda: tmp_path)
+    monkeypatch.setattr(shipped, "_root", lambda: tmp_path)
     assert json.loads(_run("models", "--json").stdout) == []
     assert "no models" in _run("models").stdout
     assert _run("info").exit_code == 2

@@ -14,10 +14,10 @@ from ase.constraints import FixAtoms
 from ase.io import read, write
 from click.testing import CliRunner
 
-from faenet_calc.calculator import FAENetCalculator
-from faenet_calc.checkpoint import save_potential
+from faenet_calc.calculator.calculator import FAENetCalculator
 from faenet_calc.cli import main
-from faenet_calc.potential import build_potential
+from faenet_calc.potential.checkpoint import save_potential
+from faenet_calc.potential.potential import build_potential
 
 
 @pytest.fixture(scope="module")

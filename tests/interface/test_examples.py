@@ -14,9 +14,9 @@ from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 
-from faenet_calc import pretrained
+from faenet_calc.labelling import load_recipe
+from faenet_calc.potential import shipped
 from faenet_calc.training.config import load_config
-from faenet_calc.training.generate import load_recipe
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = sorted(path.relative_to(REPOSITORY / "examples").as_posix() for path in REPOSITORY.glob("examples/**/*.py"))
@@ -82,7 +82,7 @@ def test_every_example_is_tested_and_short(repository, name):
 @pytest.mark.filterwarnings("ignore:this model deletes sub-surface atoms:UserWarning")
 @pytest.mark.parametrize("name", PYTHON)
 def test_example(repository, tmp_path, monkeypatch, capfd, name):
-    if name not in NEEDS_NO_MODEL and not pretrained.names():
+    if name not in NEEDS_NO_MODEL and not shipped.names():
         pytest.skip("no model is shipped (pretrained/ has none), and the examples use the default one")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(repository))

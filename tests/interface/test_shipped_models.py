@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from ase import Atoms
 
-from faenet_calc import load_potential, pretrained
+from faenet_calc import load_potential
+from faenet_calc.potential import shipped
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import embed_card
 
-NAMES = pretrained.names()
+NAMES = shipped.names()
 
 
 def _golden(name):
-    return json.loads((pretrained.path(name).parent / "golden.json").read_text())
+    return json.loads((shipped.path(name).parent / "golden.json").read_text())
 
 
 def _worst(potential, expected):
@@ -55,7 +56,7 @@ def test_golden_values_notice_a_changed_weight(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_card_says_what_a_user_must_know(name):
-    card = (pretrained.path(name).parent / "card.md").read_text().lower()
+    card = (shipped.path(name).parent / "card.md").read_text().lower()
     for word in ("data", "reference", "error", "domain", "bad at", "licence", "reproduce"):
         assert word in card, word
 
@@ -69,7 +70,7 @@ def test_the_card_inside_has_the_words_and_the_measured_numbers(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_measured_numbers_are_of_these_weights(name):
-    weights = embed_card.weights_digest(pretrained.path(name).read_bytes())
+    weights = embed_card.weights_digest(shipped.path(name).read_bytes())
     rows = [
         row for kind in ("heldout_relaxations", "properties", "nve_systems") for row in embed_card.rows_of(name, kind)
     ]
@@ -89,4 +90,4 @@ def test_measured_numbers_come_from_the_rows(tmp_path, monkeypatch):
 
 
 def test_a_default_model_is_shipped():
-    assert pretrained.default_name() in NAMES
+    assert shipped.default_name() in NAMES

@@ -2,8 +2,8 @@
 
 import pytest
 
-from faenet_calc.potential import build_potential
-from faenet_calc.testing import scaled
+from faenet_calc.potential.potential import build_potential
+from faenet_calc.testing.laws import scaled
 
 SMALL = {"hidden_channels": 64, "filters": 48, "interactions": 2, "gaussians": 16, "mean_neighbors": 40.0}
 

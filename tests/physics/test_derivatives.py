@@ -8,10 +8,10 @@ import pytest
 from ase import Atoms
 from ase.build import molecule
 
-from faenet_calc import testing
-from faenet_calc.config import FramesConfig
+from faenet_calc.frames.config import FramesConfig
+from faenet_calc.testing import laws
 
-STRUCTURES = testing.structures()
+STRUCTURES = laws.structures()
 
 
 def bent(name, size, seed=0):
@@ -39,21 +39,21 @@ ALL = STRUCTURES | NEAR_DEGENERACY | AT_THE_CUTOFF | WIRE
 
 @pytest.mark.parametrize("name", ALL)
 def test_forces_and_stress_are_derivatives(modern, name):
-    testing.assert_conservative(modern, ALL[name], forces=1e-6, stress=1e-7)
+    laws.assert_conservative(modern, ALL[name], forces=1e-6, stress=1e-7)
 
 
 def test_fixed_paper_frames_are_not_conservative(paper_network):
-    potential = testing.scaled(paper_network, 100.0)
-    assert testing.force_deviation(potential, molecule("CH3CH2OH")) > 1e-3
+    potential = laws.scaled(paper_network, 100.0)
+    assert laws.force_deviation(potential, molecule("CH3CH2OH")) > 1e-3
 
 
 def test_differentiable_paper_frames_are_conservative_away_from_degeneracy(paper_frames):
-    assert testing.force_deviation(paper_frames, molecule("CH3CH2OH")) < 1e-6
+    assert laws.force_deviation(paper_frames, molecule("CH3CH2OH")) < 1e-6
 
 
 def test_assert_conservative_can_fail(paper_network):
     with pytest.raises(AssertionError, match="forces differ"):
-        testing.assert_conservative(testing.scaled(paper_network, 100.0), molecule("CH3CH2OH"))
+        laws.assert_conservative(laws.scaled(paper_network, 100.0), molecule("CH3CH2OH"))
 
 
 @pytest.mark.parametrize("name", ["HCN", "CO2", "C2H2"])
@@ -80,12 +80,12 @@ def test_spread_of_forces_vanishes_only_for_symmetric_frames(modern):
 def test_force_spread_is_that_of_single_frames(modern):
     """Against the definition: the network without frames on the crystal turned into each of its eight frames."""
     atoms = STRUCTURES["Pt(211)+OH"]
-    bare = testing.scaled(modern, 1.0)
+    bare = laws.scaled(modern, 1.0)
     bare.config = dataclasses.replace(modern.config, frames=FramesConfig(kind="none"))
     singles = []
     for signs in itertools.product([1.0, -1.0], repeat=3):
         frame = lattice_axes(atoms) @ np.diag(signs)
-        _, forces = testing.energy_and_forces(bare, testing.turned(atoms, frame))
+        _, forces = laws.energy_and_forces(bare, laws.turned(atoms, frame))
         singles.append(forces @ frame.T)
     deviation = np.stack(singles) - np.mean(singles, axis=0)
     expected = np.sqrt((deviation**2).sum(axis=2).mean(axis=0))

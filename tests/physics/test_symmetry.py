@@ -4,27 +4,27 @@ import numpy as np
 import pytest
 from ase.build import bulk, molecule
 
-from faenet_calc import testing
+from faenet_calc.testing import laws
 
-STRUCTURES = testing.structures()
+STRUCTURES = laws.structures()
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_modern_surface_is_symmetric(modern, name):
-    testing.assert_symmetric(modern, STRUCTURES[name], energy=1e-9, forces=1e-8)
+    laws.assert_symmetric(modern, STRUCTURES[name], energy=1e-9, forces=1e-8)
 
 
 def test_forces_of_the_test_potential_are_not_negligible(modern):
-    _, forces = testing.energy_and_forces(modern, STRUCTURES["Cu(111)+CO"])
+    _, forces = laws.energy_and_forces(modern, STRUCTURES["Cu(111)+CO"])
     assert np.abs(forces).max() > 0.1
 
 
 @pytest.mark.parametrize(
     ("name", "law"),
     [
-        ("CH4", testing.rotation_deviation),  # degenerate eigenvalues
-        ("fcc Cu cubic", testing.wrapping_deviation),  # PCA of unwrapped positions
-        ("Cu(111)+CO", testing.wrapping_deviation),
+        ("CH4", laws.rotation_deviation),  # degenerate eigenvalues
+        ("fcc Cu cubic", laws.wrapping_deviation),  # PCA of unwrapped positions
+        ("Cu(111)+CO", laws.wrapping_deviation),
     ],
 )
 def test_paper_frames_fail_where_they_must(paper_frames, name, law):
@@ -33,18 +33,18 @@ def test_paper_frames_fail_where_they_must(paper_frames, name, law):
 
 def test_paper_frames_are_symmetric_where_eigenvalues_differ(paper_frames):
     atoms = molecule("CH3CH2OH")
-    assert testing.rotation_deviation(paper_frames, atoms).energy_per_atom < 1e-12
+    assert laws.rotation_deviation(paper_frames, atoms).energy_per_atom < 1e-12
 
 
 def test_one_frame_is_equivariant_but_blind_to_reflections(modern):
     atoms = STRUCTURES["Cu(111)+CO"]
-    assert testing.rotation_deviation(modern, atoms, frames="one").forces < 1e-8
-    assert testing.reflection_deviation(modern, atoms, frames="one").energy_per_atom > 1e-6
+    assert laws.rotation_deviation(modern, atoms, frames="one").forces < 1e-8
+    assert laws.reflection_deviation(modern, atoms, frames="one").energy_per_atom > 1e-6
 
 
 def test_assert_symmetric_can_fail(paper_frames):
     with pytest.raises(AssertionError, match="CH4 under rotation"):
-        testing.assert_symmetric(paper_frames, STRUCTURES["CH4"])
+        laws.assert_symmetric(paper_frames, STRUCTURES["CH4"])
 
 
 @pytest.mark.parametrize("matrix", [[[1, 1, 0], [-1, 1, 0], [0, 0, 1]], [[2, 1, 0], [-1, 1, 0], [0, 0, 1]]])

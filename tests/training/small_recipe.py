@@ -1,7 +1,7 @@
 """A recipe of twelve quick tasks, labelled by EMT."""
 
-from faenet_calc.config import from_mapping
-from faenet_calc.training.generate import Recipe
+from faenet_calc.labelling import Recipe
+from faenet_calc.settings import from_mapping
 
 SMALL = {
     "name": "small",

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from faenet_calc.errors import InputError
-from faenet_calc.presets import PRESETS
+from faenet_calc.potential.presets import PRESETS
 from faenet_calc.training.config import (
     config_from_mapping,
     config_to_mapping,
@@ -104,7 +104,7 @@ def test_the_potential_gets_the_sections():
 
 
 def potential_normalization():
-    from faenet_calc.config import NormalizationConfig
+    from faenet_calc.potential.config import NormalizationConfig
 
     return NormalizationConfig(scale=2.0)
 

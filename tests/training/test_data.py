@@ -14,13 +14,13 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms
 from ase.io import write
 
+from faenet_calc.data import cache
+from faenet_calc.data.dataset import collate, open_dataset
+from faenet_calc.data.export import export
+from faenet_calc.data.formats import find_files, read_records
+from faenet_calc.data.labels import labels_of
 from faenet_calc.errors import InputError
-from faenet_calc.neighbors import neighbor_list
-from faenet_calc.training import cache
-from faenet_calc.training.data import collate, open_dataset
-from faenet_calc.training.export import export
-from faenet_calc.training.formats import find_files, read_records
-from faenet_calc.training.labels import labels_of
+from faenet_calc.graphs.neighbors import neighbor_list
 
 CUTOFF = 4.0
 
@@ -238,7 +238,7 @@ def test_bad_files_are_named(tmp_path, name, text, message):
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     (tmp_path / "data.aselmdb").write_text("")
-    monkeypatch.setattr("faenet_calc.training.formats.find_spec", lambda name: None)
+    monkeypatch.setattr("faenet_calc.data.formats.find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install ase-db-backends"):
         open_dataset(tmp_path / "data.aselmdb", cutoff=CUTOFF, cache_dir=tmp_path)
 

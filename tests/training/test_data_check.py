@@ -9,9 +9,9 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms
 from ase.io import write
 
-from faenet_calc.training.check_data import check_files
-from faenet_calc.training.energy_meaning import find_break
-from faenet_calc.training.inspection import Facts
+from faenet_calc.data.check import check_files
+from faenet_calc.data.energy_meaning import find_break
+from faenet_calc.data.inspection import Facts
 
 
 def _labelled(atoms, **changes):

@@ -7,10 +7,10 @@ from ase.build import add_adsorbate, bulk, fcc111
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 
+from faenet_calc.data import statistics
+from faenet_calc.data.dataset import open_dataset, split_dataset
+from faenet_calc.data.splits import trajectories
 from faenet_calc.errors import InputError
-from faenet_calc.training import stats
-from faenet_calc.training.data import open_dataset, split_dataset
-from faenet_calc.training.splits import trajectories
 
 ENERGY = {"Cu": -3.7, "Pd": -5.2, "O": -4.9}
 
@@ -182,21 +182,21 @@ def _alloys():
 
 def test_references_are_recovered(tmp_path):
     dataset = _dataset(tmp_path, _alloys())
-    references = stats.fit_references(dataset)
+    references = statistics.fit_references(dataset)
     assert references == pytest.approx(ENERGY, abs=1e-9)
-    fitted = stats.reference_fit(dataset)
+    fitted = statistics.reference_fit(dataset)
     assert not fitted.deficient
     assert np.abs(fitted.residual).max() < 1e-9
-    assert np.abs(stats.residuals(dataset, None, {**ENERGY, "Cu": -2.7})).max() > 0.3
+    assert np.abs(statistics.residuals(dataset, None, {**ENERGY, "Cu": -2.7})).max() > 0.3
     with pytest.raises(InputError, match="no reference energy for O"):
-        stats.residuals(dataset, None, {"Cu": 1.0, "Pd": 1.0})
+        statistics.residuals(dataset, None, {"Cu": 1.0, "Pd": 1.0})
 
 
 def test_references_of_one_composition_stay_near_the_mean(tmp_path):
     atoms = bulk("Cu", cubic=True)
     atoms.symbols[0] = "O"
     dataset = _dataset(tmp_path, [atoms.copy() for _ in range(5)])
-    fitted = stats.reference_fit(dataset)
+    fitted = statistics.reference_fit(dataset)
     assert fitted.deficient
     assert fitted.rank == 1
     mean = (ENERGY["O"] + 3 * ENERGY["Cu"]) / 4
@@ -209,17 +209,17 @@ def test_only_the_chosen_structures_count(tmp_path):
     structures[0].calc = SinglePointCalculator(structures[0], energy=1e6, forces=np.full((len(structures[0]), 3), 9.0))
     dataset = _dataset(tmp_path, structures)
     chosen = np.arange(1, 6)
-    assert stats.fit_references(dataset, chosen) == pytest.approx(ENERGY, abs=1e-9)
-    assert stats.force_scale(dataset, chosen) == pytest.approx(0.5)
-    assert stats.force_scale(dataset) > 1
-    assert stats.energy_scale(dataset) > 1000
+    assert statistics.fit_references(dataset, chosen) == pytest.approx(ENERGY, abs=1e-9)
+    assert statistics.force_scale(dataset, chosen) == pytest.approx(0.5)
+    assert statistics.force_scale(dataset) > 1
+    assert statistics.energy_scale(dataset) > 1000
     # Rows of 12 neighbours in fcc: 3 Å is between the first (2.55) and second (3.61) shell.
-    assert stats.mean_neighbors(dataset, chosen) == pytest.approx(12)
+    assert statistics.mean_neighbors(dataset, chosen) == pytest.approx(12)
 
 
 def test_description(tmp_path):
     dataset = _dataset(tmp_path, _alloys(), cutoff=4.0)
-    described = stats.describe(dataset, [3.0, 4.0])
+    described = statistics.describe(dataset, [3.0, 4.0])
     assert described.neighbors == {3.0: (12.0, 12), 4.0: (18.0, 18)}
     assert described.n_atoms == sum(atoms for atoms, _ in described.elements.values()) == int(dataset.n_atoms.sum())
     assert described.elements["O"] == (2, 2)
@@ -233,4 +233,4 @@ def test_single_atoms_without_neighbours(tmp_path):
     dataset = _dataset(tmp_path, [Atoms("Cu", positions=[[0, 0, 0]]), Atoms("Pd", positions=[[0, 0, 0]])])
     assert dataset.n_edges.tolist() == [0, 0]
     assert dataset[1].graph.n_edges == 0
-    assert stats.fit_references(dataset) == pytest.approx({"Cu": -3.7, "Pd": -5.2})
+    assert statistics.fit_references(dataset) == pytest.approx({"Cu": -3.7, "Pd": -5.2})

@@ -3,7 +3,7 @@
 import pytest
 from ase.units import create_units
 
-from faenet_calc.training.data import open_dataset
+from faenet_calc.data.dataset import open_dataset
 
 RY, BOHR = (create_units("2006")[name] for name in ("Ry", "Bohr"))  # the set that ASE's reader converts with
 

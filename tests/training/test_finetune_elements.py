@@ -5,7 +5,7 @@ import torch
 from ase.build import fcc111
 
 from faenet_calc import FAENetCalculator, build_potential
-from faenet_calc.checkpoint import load_potential, save_potential
+from faenet_calc.potential.checkpoint import load_potential, save_potential
 from faenet_calc.training.finetune import start_as_twins
 
 

@@ -16,14 +16,14 @@ from click.testing import CliRunner
 from small_recipe import SMALL, recipe
 
 from faenet_calc.cli.data_generate import command
+from faenet_calc.data.formats import read_records
 from faenet_calc.errors import InputError
-from faenet_calc.training.formats import read_records
-from faenet_calc.training.generate import generate, plan
-from faenet_calc.training.generate.adsorbates import ADSORBATES, gas_molecule, random_rotation, upright
-from faenet_calc.training.generate.labels import build_calculator, fingerprint
-from faenet_calc.training.generate.sampling import snapshots
-from faenet_calc.training.generate.structures import Substrate, bulk_cell, place, sites, slab
-from faenet_calc.training.generate.tasks import substrates
+from faenet_calc.labelling import generate, plan
+from faenet_calc.labelling.adsorbates import ADSORBATES, gas_molecule, random_rotation, upright
+from faenet_calc.labelling.labels import build_calculator, fingerprint
+from faenet_calc.labelling.sampling import snapshots
+from faenet_calc.labelling.structures import Substrate, bulk_cell, place, sites, slab
+from faenet_calc.labelling.tasks import substrates
 
 CU = Substrate(name="Cu", symbols=("Cu",), crystal="fcc", a=3.6)
 IRON = Substrate(name="Fe", symbols=("Fe",), crystal="bcc", a=2.87)
@@ -287,7 +287,7 @@ def test_a_folder_of_another_recipe_is_refused(tmp_path):
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
-    from faenet_calc.training.generate.factory import _locked
+    from faenet_calc.labelling.factory import _locked
 
     with _locked(tmp_path), pytest.raises(InputError, match="in use"):
         generate(recipe(tasks=1), tmp_path)

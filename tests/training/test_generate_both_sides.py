@@ -5,9 +5,9 @@ import pytest
 from ase.calculators.emt import EMT
 from small_recipe import SMALL, recipe
 
-from faenet_calc.training.generate import plan
-from faenet_calc.training.generate.sampling import snapshots
-from faenet_calc.training.generate.structures import Substrate, place, sites, slab, turned_over, with_both_sides
+from faenet_calc.labelling import plan
+from faenet_calc.labelling.sampling import snapshots
+from faenet_calc.labelling.structures import Substrate, place, sites, slab, turned_over, with_both_sides
 
 ALLOY = Substrate(name="CuPd", symbols=("Cu", "Pd"), crystal="fcc", a=3.75, fraction=0.4)
 SIZES = {"fcc111": (2, 2, 3), "fcc100": (2, 2, 4), "fcc110": (2, 2, 5), "fcc211": (3, 2, 3)}

@@ -11,7 +11,7 @@ from ase.io import read
 from small_recipe import recipe
 
 from faenet_calc.errors import InputError
-from faenet_calc.training.generate import generate, plan
+from faenet_calc.labelling import generate, plan
 
 
 class CountingEMT(EMT):

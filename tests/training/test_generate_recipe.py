@@ -7,7 +7,7 @@ import pytest
 from small_recipe import SMALL, recipe
 
 from faenet_calc.errors import InputError
-from faenet_calc.training.generate import load_recipe, plan
+from faenet_calc.labelling import load_recipe, plan
 
 
 def test_recipes_of_the_examples_can_be_read(repository):

@@ -12,11 +12,11 @@ import torch
 from click.testing import CliRunner
 from small_set import SMALL, write_small_set
 
-from faenet_calc.checkpoint import load_potential, read_metadata
 from faenet_calc.cli import main
+from faenet_calc.data.dataset import open_dataset
 from faenet_calc.errors import InputError
+from faenet_calc.potential.checkpoint import load_potential, read_metadata
 from faenet_calc.training.config import read_config
-from faenet_calc.training.data import open_dataset
 from faenet_calc.training.loop import train
 from faenet_calc.training.lr_finder import find_rate
 from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage

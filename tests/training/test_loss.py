@@ -6,10 +6,10 @@ import pytest
 import torch
 from small_set import write_small_set
 
+from faenet_calc.data.dataset import collate, open_dataset
 from faenet_calc.errors import InputError
-from faenet_calc.potential import build_potential
-from faenet_calc.prediction import Prediction
-from faenet_calc.training.data import collate, open_dataset
+from faenet_calc.potential.potential import build_potential
+from faenet_calc.potential.prediction import Prediction
 from faenet_calc.training.loss import Loss
 from faenet_calc.training.settings import LossConfig
 
@@ -102,7 +102,7 @@ def test_parts_of_a_batch_add_up(batch):
     counts = loss.counts(batch)
     whole = loss.total(loss.terms(loss.predict(potential, batch, "one"), batch, counts))
     graphs, ends = batch.graph.split(), torch.cumsum(batch.graph.atoms_per_graph, 0)
-    from faenet_calc.graph import AtomGraph
+    from faenet_calc.graphs.graph import AtomGraph
 
     middle = int(ends[1])
     first = dataclasses.replace(

@@ -5,11 +5,11 @@ import pytest
 import torch
 from small_set import write_small_set
 
-from faenet_calc.potential import build_potential
-from faenet_calc.prediction import Prediction
+from faenet_calc.data.dataset import collate, open_dataset
+from faenet_calc.potential.potential import build_potential
+from faenet_calc.potential.prediction import Prediction
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.batches import epoch_batches, ordered_batches, shares
-from faenet_calc.training.data import collate, open_dataset
 from faenet_calc.training.metrics import MetricSums, batch_metrics
 from faenet_calc.training.symmetry import symmetry_metrics
 

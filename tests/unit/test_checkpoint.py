@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import save_file
 
 import faenet_calc
-from faenet_calc import checkpoint
-from faenet_calc.checkpoint import load_potential, pick_device, read_metadata, save_potential
-from faenet_calc.config import to_mapping
 from faenet_calc.errors import InputError
-from faenet_calc.potential import build_potential
+from faenet_calc.potential import checkpoint
+from faenet_calc.potential.checkpoint import load_potential, pick_device, read_metadata, save_potential
+from faenet_calc.potential.potential import build_potential
+from faenet_calc.settings import to_mapping
 
 EXTRA = {"data": "emt", "metrics": {"forces_mae": 0.02}, "command": ["faenet-calc", "train"], "unit": "Å"}
 

@@ -13,10 +13,10 @@ from ase import Atoms
 from ase.build import add_adsorbate, bcc110, bulk, fcc100, fcc111, fcc211, hcp0001, molecule
 from ase.io import read
 
-from faenet_calc.convert import infer_tags, resolve_tags, to_atoms, to_batch, to_graph, validate
 from faenet_calc.errors import InputError
-from faenet_calc.graph import AtomGraph
-from faenet_calc.neighbors import VerletList, neighbor_list
+from faenet_calc.graphs.convert import infer_tags, resolve_tags, to_atoms, to_batch, to_graph, validate
+from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.graphs.neighbors import VerletList, neighbor_list
 
 
 def slab_with(adsorbate="CO", builder=fcc111, symbol="Cu", size=(3, 3, 4)):
@@ -261,8 +261,9 @@ def test_partial_occupation_is_refused():
 
 def test_pymatgen_and_pyg_are_not_imported_for_ase_atoms():
     code = (
-        "import sys; from ase.build import bulk; from faenet_calc.convert import to_batch; to_batch([bulk('Cu')], "
-        "cutoff=4.0); assert not {'pymatgen', 'pymatgen.core', 'torch_geometric'} & set(sys.modules)"
+        "import sys; from ase.build import bulk; from faenet_calc.graphs.convert import to_batch; "
+        "to_batch([bulk('Cu')], cutoff=4.0); "
+        "assert not {'pymatgen', 'pymatgen.core', 'torch_geometric'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

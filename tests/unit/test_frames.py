@@ -4,11 +4,11 @@ import torch
 from ase import Atoms
 from ase.build import bulk, fcc111, molecule
 
-from faenet_calc import lattice_frames, pair_frames
-from faenet_calc.config import FramesConfig
-from faenet_calc.convert import to_batch
 from faenet_calc.errors import InputError
-from faenet_calc.frames import build_frames, copy_into_frames, into_frame, out_of_frame
+from faenet_calc.frames import lattice, pair
+from faenet_calc.frames.config import FramesConfig
+from faenet_calc.frames.frames import build_frames, copy_into_frames, into_frame, out_of_frame
+from faenet_calc.graphs.convert import to_batch
 
 WIRE = Atoms("CuO", [[0, 0, 0], [1.8, 0.5, 0]], cell=[4, 9, 9], pbc=[True, False, False])
 MIXED = [fcc111("Cu", (2, 2, 3), vacuum=8.0), molecule("CH3CH2OH"), bulk("Cu"), WIRE, Atoms("H"), molecule("CO2")]
@@ -68,7 +68,7 @@ def test_number_of_lattice_frames():
 
 @pytest.mark.parametrize("proper", [False, True])
 def test_groups_are_closed(proper):
-    for group in (lattice_frames.slab_group(proper), lattice_frames.icosahedral_group(proper)):
+    for group in (lattice.slab_group(proper), lattice.icosahedral_group(proper)):
         products = (group[:, None] @ group[None]).reshape(-1, 9)
         distance = (
             torch.cdist(products, group.reshape(-1, 9), compute_mode="donot_use_mm_for_euclid_dist").min(dim=1).values
@@ -78,9 +78,9 @@ def test_groups_are_closed(proper):
 
 def test_lattice_axes_belong_to_the_first_periodic_vectors():
     cell = torch.tensor([[[3.0, 0, 0], [1.0, 4, 0], [0.5, 0.5, 9]]], dtype=torch.float64)
-    axes = lattice_frames.lattice_axes(cell, torch.tensor([[True, True, False]]))[0]
+    axes = lattice.lattice_axes(cell, torch.tensor([[True, True, False]]))[0]
     assert torch.allclose(axes, torch.eye(3, dtype=torch.float64))
-    other = lattice_frames.lattice_axes(cell, torch.tensor([[False, True, True]]))[0]
+    other = lattice.lattice_axes(cell, torch.tensor([[False, True, True]]))[0]
     assert torch.allclose(other[:, 0], cell[0, 1] / cell[0, 1].norm())
 
 
@@ -92,9 +92,9 @@ def test_a_slab_is_one_in_any_image():
         moved.positions[:, 2] += shift
         moved.wrap()
         graph = graph_of([moved])
-        assert lattice_frames.is_slab(graph.positions, graph.cell[0], graph.pbc[0], 5.0)
+        assert lattice.is_slab(graph.positions, graph.cell[0], graph.pbc[0], 5.0)
     crystal = graph_of([bulk("Cu", cubic=True)])
-    assert not lattice_frames.is_slab(crystal.positions, crystal.cell[0], crystal.pbc[0], 5.0)
+    assert not lattice.is_slab(crystal.positions, crystal.cell[0], crystal.pbc[0], 5.0)
 
 
 @pytest.mark.parametrize(("name", "at_most"), [("CH4", 24), ("C6H6", 48), ("H2O", 8), ("CO2", 8), ("NH3", 12)])
@@ -107,10 +107,10 @@ def test_frames_of_large_clusters_are_capped_and_weights_stay_continuous():
 
     cluster = Icosahedron("Cu", 4)
     positions = torch.as_tensor(cluster.positions)
-    rotations, weights = pair_frames.molecule_frames(positions)
-    assert len(weights) <= 4 * pair_frames.MAX_AXES * pair_frames.MAX_PARTNERS
+    rotations, weights = pair.molecule_frames(positions)
+    assert len(weights) <= 4 * pair.MAX_AXES * pair.MAX_PARTNERS
     moved = positions + 1e-9 * torch.randn(positions.shape, generator=torch.Generator().manual_seed(0)).double()
-    nearby, new_weights = pair_frames.molecule_frames(moved)
+    nearby, new_weights = pair.molecule_frames(moved)
     moments = [torch.einsum("f,fij->ij", w, r) for r, w in ((rotations, weights), (nearby, new_weights))]
     assert torch.allclose(moments[0], moments[1], atol=1e-6)
 

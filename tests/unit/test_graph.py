@@ -7,10 +7,10 @@ import pytest
 import torch
 from ase.build import bulk, fcc111, molecule
 
-import faenet_calc.graph
-from faenet_calc.convert import to_batch, to_graph
+import faenet_calc.graphs.graph
 from faenet_calc.errors import InputError
-from faenet_calc.graph import AtomGraph
+from faenet_calc.graphs.convert import to_batch, to_graph
+from faenet_calc.graphs.graph import AtomGraph
 
 FIELDS = ("positions", "atomic_numbers", "tags", "cell", "pbc", "graph_of_atom", "centre", "neighbor", "shift")
 
@@ -28,7 +28,7 @@ def same(a: AtomGraph, b: AtomGraph) -> bool:
 
 
 def test_the_conventions_in_the_docstring_hold():
-    assert doctest.testmod(faenet_calc.graph).failed == 0
+    assert doctest.testmod(faenet_calc.graphs.graph).failed == 0
 
 
 def test_edge_vectors_point_from_the_centre_to_the_image_of_the_neighbour():

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from faenet_calc.kernels import building, fastest_for, native, plain
+from faenet_calc.network.kernels import building, fastest_for, native, plain
 
 needs_compiler = pytest.mark.skipif(
     building.library("messages.c", "float") is None, reason=f"nothing is compiled here: {building.unavailable()}"
@@ -121,8 +121,8 @@ def test_other_devices_and_numbers_are_left_to_torch(values):
 
 _ENERGY = """
 from ase.build import molecule
-from faenet_calc.kernels import building, native
-from faenet_calc.potential import build_potential
+from faenet_calc.network.kernels import building, native
+from faenet_calc import build_potential
 import logging, torch
 logging.basicConfig(level="INFO")
 potential = build_potential("modern-s")

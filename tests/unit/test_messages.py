@@ -6,23 +6,23 @@ from ase.build import bulk, fcc111, molecule
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
-from faenet_calc.embeddings import EdgeStates
-from faenet_calc.kernels import fastest_for, native
-from faenet_calc.kernels.building import unavailable
-from faenet_calc.layers import EdgeNodeLinear
-from faenet_calc.messages import sum_of_rows, swish, swish_messages
-from faenet_calc.potential import build_potential
+from faenet_calc.network.embeddings import EdgeStates
+from faenet_calc.network.kernels import fastest_for, native
+from faenet_calc.network.kernels.building import unavailable
+from faenet_calc.network.layers import EdgeNodeLinear
+from faenet_calc.network.messages import sum_of_rows, swish, swish_messages
+from faenet_calc.potential.potential import build_potential
 
 
 @pytest.fixture(autouse=True, params=["in torch", "in torch, two edges at a time", "compiled"])
 def _way(request, monkeypatch):
     """The ways in which the same sums are computed."""
     if request.param != "compiled":
-        monkeypatch.setattr("faenet_calc.kernels.native.serves", lambda values: False)
+        monkeypatch.setattr("faenet_calc.network.kernels.native.serves", lambda values: False)
     elif not native.serves(torch.zeros(1)):
         pytest.skip(f"nothing is compiled here: {unavailable()}")
     if "two edges" in request.param:
-        monkeypatch.setattr("faenet_calc.kernels.plain.NUMBERS_AT_ONCE", 6)
+        monkeypatch.setattr("faenet_calc.network.kernels.plain.NUMBERS_AT_ONCE", 6)
 
 
 CENTRE, NEIGHBOR = torch.tensor([0, 0, 1, 2, 2, 2, 3]), torch.tensor([1, 2, 0, 1, 3, 0, 2])

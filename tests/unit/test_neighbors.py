@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from faenet_calc.errors import InputError
-from faenet_calc.neighbors import VerletList, axis_heights, keep_nearest, neighbor_list
+from faenet_calc.graphs.neighbors import VerletList, axis_heights, keep_nearest, neighbor_list
 
 PERIODICITIES = list(itertools.product([False, True], repeat=3))
 FIELDS = ("centre", "neighbor", "shift", "distance")

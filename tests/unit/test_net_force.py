@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from faenet_calc.net_force import remove_net_force, remove_torque
+from faenet_calc.potential.net_force import remove_net_force, remove_torque
 
 
 @pytest.fixture

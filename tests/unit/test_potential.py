@@ -6,12 +6,13 @@ import pytest
 import torch
 from ase.build import bulk, molecule
 
-from faenet_calc import evaluation, testing
-from faenet_calc.config import ModelConfig
-from faenet_calc.embeddings import EdgeStates, envelope, real_harmonics
 from faenet_calc.errors import InputError
-from faenet_calc.layers import EdgeNodeLinear
-from faenet_calc.potential import build_potential
+from faenet_calc.network.config import ModelConfig
+from faenet_calc.network.embeddings import EdgeStates, envelope, real_harmonics
+from faenet_calc.network.layers import EdgeNodeLinear
+from faenet_calc.potential import forward
+from faenet_calc.potential.potential import build_potential
+from faenet_calc.testing import laws
 
 SMALL = {"hidden_channels": 64, "filters": 32, "interactions": 2, "gaussians": 12, "mean_neighbors": 20.0}
 CHOICES = {name: typing.get_args(hint) for name, hint in typing.get_type_hints(ModelConfig).items()}
@@ -29,9 +30,9 @@ def test_every_option_is_an_exact_smooth_surface(option):
     """Each part alone: the energy is rotation-invariant and the forces are its gradient."""
     for choice in CHOICES[option]:
         potential = build_potential("modern-s", dtype="float64", **(SMALL | {option: choice}))
-        assert testing.rotation_deviation(potential, crystal()).energy_per_atom < 1e-12, choice
+        assert laws.rotation_deviation(potential, crystal()).energy_per_atom < 1e-12, choice
         smooth = choice not in ("relu", "leaky_relu")
-        assert not smooth or testing.force_deviation(potential, crystal(), n_atoms=1) < 1e-8, choice
+        assert not smooth or laws.force_deviation(potential, crystal(), n_atoms=1) < 1e-8, choice
 
 
 def test_a_negative_width_is_refused():
@@ -53,8 +54,8 @@ def test_networks_of_single_atoms_keep_the_surface_exact():
         for block in potential.model.feed_forward_blocks:
             block.lin_out.weight.normal_(0, 0.1, generator=generator)
     assert (potential.predict(crystal(), ("energy",)).energy - energies[0]).abs() > 1e-4
-    assert testing.rotation_deviation(potential, crystal()).energy_per_atom < 1e-12
-    assert testing.force_deviation(potential, crystal(), n_atoms=1) < 1e-8
+    assert laws.rotation_deviation(potential, crystal()).energy_per_atom < 1e-12
+    assert laws.force_deviation(potential, crystal(), n_atoms=1) < 1e-8
 
 
 @pytest.mark.parametrize("kind", ["simple", "mlp", "res", "res_updown"])
@@ -62,7 +63,7 @@ def test_networks_of_single_atoms_keep_the_surface_exact():
 def test_direct_forces_are_equivariant(kind, norm):
     decoder = {"kind": kind, "channels": 16, "norm": norm}
     potential = build_potential("modern-s", dtype="float64", forces="direct", decoder=decoder, **SMALL)
-    assert testing.rotation_deviation(potential, crystal()).forces < 1e-12
+    assert laws.rotation_deviation(potential, crystal()).forces < 1e-12
     both = potential.evaluate(potential.graph(crystal()), forces="both")
     assert torch.equal(both.forces, both.direct_forces)
     assert not torch.allclose(both.direct_forces, both.gradient_forces, atol=1e-6)
@@ -140,9 +141,9 @@ def test_evaluation_in_parts_is_the_same(monkeypatch, at_most):
     properties = ("energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std")
     graph = potential.graph([crystal(), molecule("CH3OH"), molecule("CO2")])
     whole = potential.evaluate(graph, properties=properties, forces="both", create_graph=True).detach()
-    monkeypatch.setitem(evaluation.EDGES_AT_ONCE, "cpu", at_most)
+    monkeypatch.setitem(forward.EDGES_AT_ONCE, "cpu", at_most)
     n_frames = [*[0] * 8, *[1] * 10]
-    assert len(evaluation.frame_parts(graph.edges_per_graph[n_frames], at_most)) > 1
+    assert len(forward.frame_parts(graph.edges_per_graph[n_frames], at_most)) > 1
     parts = potential.evaluate(graph, properties=properties, forces="both")
     for name in (*properties, "direct_forces", "gradient_forces"):
         assert torch.allclose(getattr(whole, name), getattr(parts, name), atol=1e-11), name

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from faenet_calc import pretrained
-from faenet_calc.checkpoint import load_potential, save_potential
 from faenet_calc.errors import InputError
-from faenet_calc.potential import build_potential
+from faenet_calc.potential import shipped
+from faenet_calc.potential.checkpoint import load_potential, save_potential
+from faenet_calc.potential.potential import build_potential
 
 
 @pytest.fixture
-def shipped(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """Two models in a folder of their own."""
     for seed, name in enumerate(("metals-s", "oxides-s")):
         folder = tmp_path / name
@@ -23,65 +23,65 @@ def shipped(tmp_path, monkeypatch):
     (tmp_path / "metals-s" / "card.md").write_text("# metals-s\n\nCu, Pd and Pt with H and O, EMT labels.\nMore.\n")
     (tmp_path / "default").write_text("metals-s\n")
     (tmp_path / "README.md").write_text("# Shipped models\n")
-    monkeypatch.setattr(pretrained, "_root", lambda: tmp_path)
+    monkeypatch.setattr(shipped, "_root", lambda: tmp_path)
     return tmp_path
 
 
-def test_names_paths_and_descriptions(shipped):
-    assert pretrained.names() == ("metals-s", "oxides-s")
-    assert pretrained.path("oxides-s") == shipped / "oxides-s" / "model.safetensors"
-    assert pretrained.default_name() == "metals-s"
-    assert pretrained.description("metals-s") == "Cu, Pd and Pt with H and O, EMT labels."
-    assert pretrained.description("oxides-s") == ""
+def test_names_paths_and_descriptions(folder):
+    assert shipped.names() == ("metals-s", "oxides-s")
+    assert shipped.path("oxides-s") == folder / "oxides-s" / "model.safetensors"
+    assert shipped.default_name() == "metals-s"
+    assert shipped.description("metals-s") == "Cu, Pd and Pt with H and O, EMT labels."
+    assert shipped.description("oxides-s") == ""
 
 
-def test_loading_by_name(shipped):
+def test_loading_by_name(folder):
     potential = load_potential("oxides-s", device="cpu")
     assert potential.metadata["name"] == "oxides-s"
-    assert potential.metadata["path"] == str(shipped / "oxides-s" / "model.safetensors")
+    assert potential.metadata["path"] == str(folder / "oxides-s" / "model.safetensors")
 
 
-def test_a_damaged_model_is_refused(shipped):
-    pretrained.path("metals-s")
-    file = shipped / "metals-s" / "model.safetensors"
+def test_a_damaged_model_is_refused(folder):
+    shipped.path("metals-s")
+    file = folder / "metals-s" / "model.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(bytes(data))
     with pytest.raises(InputError, match=r"damaged.*reinstall"):
-        pretrained.path("metals-s")
+        shipped.path("metals-s")
     with pytest.raises(InputError, match="damaged"):
         load_potential("metals-s", device="cpu")
 
 
-def test_a_model_without_digest_is_refused(shipped):
-    (shipped / "metals-s" / "sha256").unlink()
+def test_a_model_without_digest_is_refused(folder):
+    (folder / "metals-s" / "sha256").unlink()
     with pytest.raises(InputError, match=r"sha256sum model\.safetensors > sha256"):
-        pretrained.path("metals-s")
+        shipped.path("metals-s")
 
 
-def test_unknown_names(shipped):
+def test_unknown_names(folder):
     with pytest.raises(InputError, match="did you mean 'metals-s'"):
-        pretrained.path("metal-s")
-    (shipped / "default").write_text("gone")
+        shipped.path("metal-s")
+    (folder / "default").write_text("gone")
     with pytest.raises(InputError, match="names 'gone'"):
-        pretrained.default_name()
+        shipped.default_name()
 
 
 def test_nothing_shipped(tmp_path, monkeypatch):
-    monkeypatch.setattr(pretrained, "_root", lambda: tmp_path)
-    assert pretrained.names() == ()
+    monkeypatch.setattr(shipped, "_root", lambda: tmp_path)
+    assert shipped.names() == ()
     with pytest.raises(InputError, match="faenet-calc train"):
-        pretrained.default_name()
+        shipped.default_name()
 
 
 def test_models_of_the_repository_are_whole():
-    for name in pretrained.names():
-        assert pretrained.path(name).is_file()
-    if pretrained.names():
-        assert pretrained.default_name() in pretrained.names()
+    for name in shipped.names():
+        assert shipped.path(name).is_file()
+    if shipped.names():
+        assert shipped.default_name() in shipped.names()
 
 
 def test_import_does_not_import_torch():
-    script = "import faenet_calc.pretrained, sys; print('torch' in sys.modules)"
+    script = "import faenet_calc.potential.shipped, sys; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

@@ -9,10 +9,10 @@ import pytest
 from ase.build import bulk, molecule
 from ase.io import read, write
 
-from faenet_calc import writing
 from faenet_calc.errors import InputError
-from faenet_calc.reading import read_structures
-from faenet_calc.writing import write_structures
+from faenet_calc.graphs import writing
+from faenet_calc.graphs.reading import read_structures
+from faenet_calc.graphs.writing import write_structures
 
 
 @pytest.fixture

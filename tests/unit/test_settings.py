@@ -2,9 +2,11 @@ import json
 
 import pytest
 
-from faenet_calc.config import ModelConfig, PotentialConfig, from_mapping, to_mapping
 from faenet_calc.errors import InputError
-from faenet_calc.presets import PRESETS, preset
+from faenet_calc.network.config import ModelConfig
+from faenet_calc.potential.config import PotentialConfig
+from faenet_calc.potential.presets import PRESETS, preset
+from faenet_calc.settings import from_mapping, to_mapping
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from faenet_calc.checkpoint import load_potential, save_potential
 from faenet_calc.errors import InputError
-from faenet_calc.upstream import load_upstream
-from faenet_calc.upstream_files import QM7X_REFERENCES, read_config, read_upstream
+from faenet_calc.potential.checkpoint import load_potential, save_potential
+from faenet_calc.potential.upstream import load_upstream
+from faenet_calc.potential.upstream_files import QM7X_REFERENCES, read_config, read_upstream
 
 MEAN, STD, GRAD_STD = -1.525913953781128, 2.279365062713623, 2.887317180633545
 

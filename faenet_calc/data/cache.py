@@ -1,0 +1,306 @@
+"""Records → flat arrays on disk, built once and memory-mapped afterwards.
+
+A cache is a folder named by a hash of the files' contents and of the settings. It is built beside its place and renamed
+into it when whole, so nobody ever sees half a cache; a lock makes other processes wait instead of building it again.
+
+    per structure  cell [9], pbc [3], energy, stress [9], atom_end, edge_end, info_end
+    per atom       positions [3], numbers, tags, free, forces [3], n_neighbors
+    per edge       neighbor, shift [3]     (centres follow from n_neighbors, because edges are sorted by centre)
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faenet_calc.data.formats import Record, find_files, read_records
+from faenet_calc.data.labels import Labels, labels_of, scalar_keys
+from faenet_calc.errors import InputError
+from faenet_calc.graphs.neighbors import axis_heights, neighbor_list
+from faenet_calc.graphs.tags import TagSource, resolve_tags
+
+VERSION = 1
+META, INFO = "meta.json", "info.jsonl"
+_BLOCK = 1 << 22
+
+# Name → (numpy type while building, columns). Integers are narrowed at the end to what they need.
+COLUMNS: dict[str, tuple[str, int]] = {
+    "cell": ("float64", 9),
+    "pbc": ("bool", 3),
+    "energy": ("float64", 1),
+    "stress": ("float64", 9),
+    "atom_end": ("int64", 1),
+    "edge_end": ("int64", 1),
+    "info_end": ("int64", 1),
+    "positions": ("float64", 3),
+    "numbers": ("uint8", 1),
+    "tags": ("int8", 1),
+    "free": ("bool", 1),
+    "forces": ("float64", 3),
+    "n_neighbors": ("int32", 1),
+    "neighbor": ("int32", 1),
+    "shift": ("int16", 3),
+}
+_NARROW = {"neighbor": "uint16", "shift": "int8"}
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSettings:
+    """What decides a cache besides the files' contents.
+
+    Attributes:
+        cutoff: (Å).
+        max_neighbors: Cap on neighbours per atom, or None.
+        energy_key: Scalar to learn, or None for the energy.
+        forces_key: Array with forces, or None for the calculator's.
+        tags: "auto" or "atoms", see :func:`faenet_calc.graphs.tags.resolve_tags`.
+    """
+
+    cutoff: float
+    max_neighbors: int | None = None
+    energy_key: str | None = None
+    forces_key: str | None = None
+    tags: str = "auto"
+
+
+def default_folder() -> Path:
+    """Where caches live: $FAENET_CALC_CACHE, or faenet-calc/graphs in the user's cache folder."""
+    own = os.environ.get("FAENET_CALC_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "faenet-calc" / "graphs"
+
+
+def open_cache(
+    files: str | Path | Iterable[str | Path],
+    settings: CacheSettings,
+    *,
+    folder: Path | None = None,
+    trust_pickle: bool = False,
+    progress: bool = False,
+) -> Path:
+    """The folder with the arrays of these files under these settings, built if it is not there.
+
+    Raises:
+        InputError: The files hold no structure, no label, or a structure that has no graph.
+    """
+    folder = folder or default_folder()
+    paths = find_files(files)
+    key = cache_key(paths, settings)
+    place = folder / key
+    if is_whole(place):
+        return place
+    folder.mkdir(parents=True, exist_ok=True)
+    with _lock(folder / f"{key}.lock") as alone:
+        if is_whole(place):
+            return place
+        if alone:
+            for left_over in folder.glob(f".{key}-*"):
+                shutil.rmtree(left_over, ignore_errors=True)
+        building = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
+        try:
+            _build(building, read_records(paths, trust_pickle=trust_pickle, progress=progress), settings)
+            _move(building, place)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    return place
+
+
+def cache_key(paths: Iterable[Path], settings: CacheSettings) -> str:
+    """Hash of the names and contents of the files and of the settings."""
+    digest = hashlib.sha256(json.dumps([VERSION, asdict(settings)], sort_keys=True).encode())
+    for path in paths:
+        digest.update(str(path).encode() + b"\0")
+        with (path / "data.mdb" if path.is_dir() else path).open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:32]
+
+
+def is_whole(place: Path) -> bool:
+    """Whether a cache is there with all its bytes."""
+    try:
+        meta = json.loads((place / META).read_text())
+        return all((place / name).stat().st_size == size for name, size in meta["sizes"].items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def open_arrays(place: Path) -> Arrays:
+    """The memory-mapped arrays of a cache, and its ``info`` as bytes."""
+    meta = json.loads((place / META).read_text())
+    arrays = {name: _map(place / name, kind, COLUMNS[name][1]) for name, kind in meta["types"].items()}
+    arrays["info"] = _map(place / INFO, "uint8", 1)
+    return arrays
+
+
+def _map(path: Path, kind: str, columns: int) -> NDArray[Any]:
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
+        flat: NDArray[Any] = np.empty(0, dtype=kind)
+    else:
+        # A plain view: slices of np.memmap itself cost several times as much.
+        flat = np.asarray(np.memmap(path, dtype=kind, mode="r"))
+    return flat if columns == 1 else flat.reshape(-1, columns)
+
+
+def _build(place: Path, records: Iterable[Record], settings: CacheSettings) -> None:
+    n_atoms = n_edges = n_structures = n_info = n_dropped = 0
+    n_labels = dict.fromkeys(("energy", "forces", "stress"), 0)
+    first: Record | None = None
+    with contextlib.ExitStack() as stack:
+        streams = {name: stack.enter_context((place / name).open("wb")) for name in COLUMNS}
+        info_stream = stack.enter_context((place / INFO).open("wb"))
+        for record in records:
+            first = first or record
+            labels = labels_of(record, energy_key=settings.energy_key, forces_key=settings.forces_key)
+            row, dropped = _row(record, labels, settings)
+            n_info += info_stream.write(_info_line(record))
+            n_atoms, n_edges = n_atoms + len(record.atoms), n_edges + len(row["neighbor"])
+            n_structures, n_dropped = n_structures + 1, n_dropped + dropped
+            row |= {"atom_end": n_atoms, "edge_end": n_edges, "info_end": n_info}
+            for name in n_labels:
+                n_labels[name] += getattr(labels, name) is not None
+            for name, value in row.items():
+                _append(streams[name], value, COLUMNS[name][0])
+    if first is None:
+        raise InputError("the files hold no structures")
+    _need_labels(n_labels, first, settings)
+    types = {name: _narrow(place / name, name) for name in COLUMNS}
+    meta = {
+        "version": VERSION,
+        "settings": asdict(settings),
+        "n_structures": n_structures,
+        "n_labels": n_labels,
+        "n_dropped_edges": n_dropped,
+        "types": types,
+        "sizes": {name: (place / name).stat().st_size for name in (*COLUMNS, INFO)},
+    }
+    (place / META).write_text(json.dumps(meta, indent=1))
+
+
+def _row(record: Record, labels: Labels, settings: CacheSettings) -> tuple[dict[str, Any], int]:
+    """The numbers of one structure, and how many edges the cap left out."""
+    atoms = record.atoms
+    problem = unusable(record)
+    if problem:
+        raise InputError(f"{record}: {problem}. `faenet-calc data check` lists all such structures.")
+    edges = neighbor_list(
+        atoms.positions, atoms.cell.array, atoms.pbc, settings.cutoff, max_neighbors=settings.max_neighbors
+    )
+    how: TagSource = settings.tags
+    tags, _ = resolve_tags(atoms, how)
+    row = {
+        "cell": atoms.cell.array,
+        "pbc": atoms.pbc,
+        "energy": np.nan if labels.energy is None else labels.energy,
+        "stress": np.full(9, np.nan) if labels.stress is None else labels.stress,
+        "positions": atoms.positions,
+        "numbers": atoms.numbers,
+        "tags": tags,
+        "free": labels.free,
+        "forces": np.full((len(atoms), 3), np.nan) if labels.forces is None else labels.forces,
+        "n_neighbors": np.bincount(edges.centre, minlength=len(atoms)),
+        "neighbor": edges.neighbor,
+        "shift": edges.shift,
+    }
+    return row, edges.n_dropped
+
+
+def unusable(record: Record) -> str:
+    """Why no graph can be made of a structure; empty if one can."""
+    atoms = record.atoms
+    if len(atoms) == 0:
+        return "it has no atoms"
+    if not np.isfinite(atoms.positions).all() or not np.isfinite(atoms.cell.array).all():
+        return "its positions or cell are not all finite"
+    if atoms.numbers.min() < 1 or atoms.numbers.max() > 118:
+        return f"it has atomic number {atoms.numbers.min()}, expected 1 to 118"
+    if (axis_heights(atoms.cell.array, atoms.pbc) == 0).any():
+        return f"its cell {atoms.cell.array.tolist()} does not span the periodic directions {atoms.pbc.tolist()}"
+    return ""
+
+
+def _append(stream: BinaryIO, value: Any, kind: str) -> None:
+    given = np.asarray(value)
+    stored = given.astype(kind)
+    if given.dtype.kind in "iu" and not np.array_equal(given, stored):
+        raise InputError(
+            f"{stream.name}: the value {np.abs(given).max()} is beyond {kind}; wrap the atoms into the cell"
+        )
+    stream.write(stored.tobytes())
+
+
+def _info_line(record: Record) -> bytes:
+    said = {name: _plain(value) for name, value in record.info.items() if _is_plain(value)}
+    return (json.dumps({**said, "source": record.source, "index": record.index}) + "\n").encode()
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(_plain(value), str | bool | int | float)
+
+
+def _need_labels(n_labels: dict[str, int], first: Record, settings: CacheSettings) -> None:
+    for name, key in (("energy", settings.energy_key), ("forces", settings.forces_key)):
+        if key and not n_labels[name]:
+            available = scalar_keys(first) if name == "energy" else sorted(first.atoms.arrays)
+            raise InputError(f"no structure has {name} under {key!r}; {first} has {', '.join(available) or 'nothing'}")
+    if not any(n_labels.values()):
+        raise InputError(
+            f"no structure has an energy, forces or a stress; {first} has the numbers "
+            f"{', '.join(scalar_keys(first)) or 'none'}. Name the right one with energy_key (--energy-key)."
+        )
+
+
+def _narrow(path: Path, name: str) -> str:
+    """Store integers in the smaller type if they all fit; the type that the file then has."""
+    kind, narrow = COLUMNS[name][0], _NARROW.get(name)
+    if narrow is None or path.stat().st_size == 0:
+        return kind
+    wide, limits = np.memmap(path, dtype=kind, mode="r"), np.iinfo(narrow)
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(wide), _BLOCK)]
+    if any(wide[block].min() < limits.min or wide[block].max() > limits.max for block in blocks):
+        return kind
+    smaller = path.with_suffix(".narrow")
+    with smaller.open("wb") as stream:
+        for block in blocks:
+            stream.write(wide[block].astype(narrow).tobytes())
+    smaller.replace(path)
+    return narrow
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Wait until nobody else holds the lock; False where the file system has no locks."""
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            held = True
+        except OSError:
+            held = False
+        yield held
+
+
+def _move(building: Path, place: Path) -> None:
+    """Rename a finished cache into its place; if another process was first, theirs stays."""
+    if place.exists() and not is_whole(place):
+        shutil.rmtree(place, ignore_errors=True)
+    try:
+        building.rename(place)
+    except OSError:
+        if not is_whole(place):
+            raise

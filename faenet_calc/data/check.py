@@ -1,0 +1,296 @@
+"""Is this data set fit to learn from? Findings with their weight and what to do.
+
+error    training on it as it is would be wrong
+warning  probably not what was meant, or it will limit the result
+note     good to know
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from faenet_calc.data.energy_checks import energy_outliers, force_outliers, mixed_energies, references
+from faenet_calc.data.findings import SEVERITIES, DataReport, Finding, Severity, about
+from faenet_calc.data.formats import read_records
+from faenet_calc.data.inspection import Facts, inspect, work_and_rise
+from faenet_calc.elements import symbol
+
+Floats = NDArray[np.float64]
+
+_OVERLAP, _TIGHT = 0.4, 0.6  # distances over sums of covalent radii
+_OVERLAP_DISTANCE = 0.3  # Å, below this no graph is made at prediction time either
+_NET_FORCE, _NET_SHARE = 0.02, 0.05  # eV/Å per atom; share of the largest force
+_FEWEST_STEPS = 10  # between snapshots, to compare forces with energies
+_SAME_ENERGY = 1e-3  # eV per atom, equal geometries
+_FREE_ENERGY = 1e-3  # eV per atom
+
+
+def check_files(
+    files: str | Path | Iterable[str | Path],
+    *,
+    cutoff: float = 5.0,
+    energy_key: str | None = None,
+    forces_key: str | None = None,
+    trust_pickle: bool = False,
+    progress: bool = False,
+) -> DataReport:
+    """Read files once and say what is wrong with them as training data; arguments as for ``open_dataset``."""
+    facts: list[Facts] = []
+    pairs: list[Floats] = []
+    before = None
+    for record in read_records(files, trust_pickle=trust_pickle, progress=progress):
+        facts.append(inspect(record, cutoff=cutoff, energy_key=energy_key, forces_key=forces_key))
+        if before is not None:
+            pair = work_and_rise(before, record, energy_key=energy_key, forces_key=forces_key)
+            pairs += [] if pair is None else [pair]
+        before = record
+    findings = [finding for check in CHECKS for finding in check(facts)] if facts else [_no_structures()]
+    findings += _forces_and_energies(pairs)
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    total = sum((fact.composition for fact in facts), np.zeros(119, dtype=np.int64))
+    return DataReport(
+        n_structures=len(facts),
+        n_atoms=int(total.sum()),
+        n_energies=sum(bool(np.isfinite(fact.energy)) for fact in facts),
+        n_forces=sum(fact.has_forces for fact in facts),
+        n_stresses=sum(fact.has_stress for fact in facts),
+        elements=tuple(symbol(int(z)) for z in np.flatnonzero(total) if z),
+        findings=tuple(findings),
+    )
+
+
+def _no_structures() -> Finding:
+    return Finding(
+        code="empty", severity="error", count=0, message="the files hold no structures", advice="give other files"
+    )
+
+
+def _broken(facts: Sequence[Facts]) -> Iterator[Finding]:
+    bad = [fact for fact in facts if fact.unusable]
+    reasons = ", ".join(sorted({fact.unusable.split("[")[0].strip() for fact in bad}))
+    yield from about("unusable", "error", bad, f"no graph can be made: {reasons}", "remove or repair these structures")
+    bad = [fact for fact in facts if fact.bad_label]
+    yield from about("bad-label", "error", bad, bad[0].bad_label if bad else "", "repair the labels")
+    bad = [fact for fact in facts if fact.not_finite]
+    which = ", ".join(sorted({name for fact in bad for name in fact.not_finite}))
+    yield from about(
+        "nan-labels",
+        "error",
+        bad,
+        f"NaN or infinite {which}",
+        "remove these structures: the calculation did not finish",
+    )
+
+
+def _geometry(facts: Sequence[Facts]) -> Iterator[Finding]:
+    overlap = [f for f in facts if f.closest < _OVERLAP or f.closest_distance < _OVERLAP_DISTANCE]
+    closest = min((fact.closest_distance for fact in overlap), default=np.inf)
+    yield from about(
+        "overlapping-atoms",
+        "error",
+        overlap,
+        f"atoms as close as {closest:.2f} Å",
+        "remove them, or check the cell, the periodicity and the unit of lengths (Å)",
+    )
+    tight = [f for f in facts if _OVERLAP <= f.closest < _TIGHT and f.closest_distance >= _OVERLAP_DISTANCE]
+    yield from about(
+        "close-atoms",
+        "warning",
+        tight,
+        f"atoms closer than {_TIGHT} of the sum of their covalent radii",
+        "keep them only if repulsion is meant to be learnt",
+    )
+    isolated = [fact for fact in facts if fact.n_isolated and fact.n_atoms > 1]
+    yield from about(
+        "isolated-atoms",
+        "warning",
+        isolated,
+        "atoms without any neighbour within the cutoff get no force from the model",
+        "use a larger cutoff, or remove these structures if the cell or the unit of lengths is wrong",
+    )
+    single = [fact for fact in facts if fact.n_isolated and fact.n_atoms == 1]
+    yield from about(
+        "single-atoms",
+        "note",
+        single,
+        "single atoms without neighbours fix the element references",
+        "keep them if their energies come from the same settings as the rest",
+    )
+
+
+def _periodicity(facts: Sequence[Facts]) -> Iterator[Finding]:
+    unused = [fact for fact in facts if fact.has_cell and not fact.periodic]
+    yield from about(
+        "cell-without-pbc",
+        "warning",
+        unused,
+        "a cell is given but no direction is periodic, so images are ignored",
+        'write pbc="T T T" (or the periodic directions) if this is a crystal or slab',
+    )
+    kinds: dict[bytes, set[bool]] = defaultdict(set)
+    usable = [fact for fact in facts if not fact.unusable and not fact.bad_label]
+    for fact in usable:
+        kinds[fact.composition.tobytes()].add(fact.periodic > 0)
+    mixed = [f for f in usable if not f.periodic and not f.has_cell and len(kinds[f.composition.tobytes()]) > 1]
+    yield from about(
+        "missing-cell",
+        "warning",
+        mixed,
+        "no cell, while other structures of the same composition are periodic",
+        "restore the cell and pbc; without them the atoms are taken as a cluster in vacuum",
+    )
+
+
+def _unread(facts: Sequence[Facts]) -> Iterator[Finding]:
+    readers: dict[str, Callable[[Facts], bool]] = {
+        "energy": lambda fact: bool(np.isfinite(fact.energy)),
+        "forces": lambda fact: fact.has_forces,
+        "stress": lambda fact: fact.has_stress,
+    }
+    for label, has in readers.items():
+        names = Counter(name for f in facts for name, kind in f.unread.items() if kind == label and not has(f))
+        concerned = [f for f in facts if not has(f) and label in f.unread.values()]
+        listed = ", ".join(name for name, _ in names.most_common())
+        option = f"--{label}-key {next(iter(names), '')}"
+        advice = (
+            f"read it with {option}"
+            if label != "stress"
+            else "write it as stress (eV/Å³, ASE's sign: −virial / volume)"
+        )
+        severity: Severity = "warning" if label == "stress" else "error"
+        yield from about(
+            "unread-labels", severity, concerned, f"no {label} is read, but there are numbers named {listed}", advice
+        )
+    both = [fact for fact in facts if np.isfinite(fact.energy) and "energy" in fact.unread.values()]
+    names = Counter(name for fact in both for name, kind in fact.unread.items() if kind == "energy")
+    yield from about(
+        "other-energies",
+        "note",
+        both,
+        f"besides the energy there are {', '.join(name for name, _ in names.most_common())}",
+        "make sure the right one is used; --energy-key NAME takes another",
+    )
+    free = [f for f in facts if abs(f.free_energy - f.energy) > _FREE_ENERGY * f.n_atoms]
+    yield from about(
+        "free-energy",
+        "note",
+        free,
+        "energy and free_energy differ by more than 1 meV/atom; forces are derivatives of the free energy",
+        "consider --energy-key free_energy",
+    )
+
+
+def _missing(facts: Sequence[Facts]) -> Iterator[Finding]:
+    usable = [fact for fact in facts if not fact.unusable and not fact.bad_label]
+    no_energy = [fact for fact in usable if np.isnan(fact.energy) and "energy" not in fact.not_finite]
+    no_forces = [fact for fact in usable if not fact.has_forces]
+    nothing = len(no_energy) == len(usable) and len(no_forces) == len(usable)
+    for label, missing in (("energy", no_energy), ("forces", no_forces)):
+        partly = len(missing) < len(usable)
+        severity: Severity = "error" if nothing else "warning" if partly or label == "energy" else "note"
+        yield from about(
+            f"missing-{label}",
+            severity,
+            missing,
+            f"{len(missing)} of {len(usable)} structures have no {label}",
+            "structures without a label teach the other labels only; leave them out if that is not meant",
+        )
+
+
+def _forces(facts: Sequence[Facts]) -> Iterator[Finding]:
+    unmarked = [fact for fact in facts if fact.n_zeroed_unmarked]
+    n_atoms = sum(fact.n_zeroed_unmarked for fact in unmarked)
+    yield from about(
+        "zeroed-forces",
+        "error",
+        unmarked,
+        f"{n_atoms} atoms have forces of exactly zero although forces do not add up to zero: constraints removed them",
+        "write raw forces (atoms.get_forces(apply_constraint=False)), or mark the atoms with FixAtoms or an array "
+        "fixed = 1, so that they are left out",
+    )
+    marked = [fact for fact in facts if fact.n_zeroed]
+    n_atoms = sum(fact.n_zeroed for fact in marked)
+    yield from about(
+        "zeroed-forces-fixed",
+        "warning",
+        marked,
+        f"the forces of {n_atoms} fixed atoms are exactly zero: constraints removed them",
+        "they are left out of training; raw forces would teach more (get_forces(apply_constraint=False))",
+    )
+    net = [
+        f
+        for f in facts
+        if not f.n_zeroed_unmarked and f.net_force > max(_NET_FORCE * f.n_atoms, _NET_SHARE * f.max_force)
+    ]
+    worst = max((fact.net_force / fact.n_atoms for fact in net), default=0.0)
+    yield from about(
+        "net-force",
+        "warning",
+        net,
+        f"forces do not add up to zero (up to {worst:.3f} eV/Å per atom), which no potential can reproduce",
+        "look for removed or changed forces, external fields, or unconverged calculations",
+    )
+
+
+def _duplicates(facts: Sequence[Facts]) -> Iterator[Finding]:
+    same: dict[str, list[Facts]] = defaultdict(list)
+    for fact in facts:
+        if fact.fingerprint:
+            same[fact.fingerprint].append(fact)
+    repeated = [group for group in same.values() if len(group) > 1]
+    against = [g for g in repeated if np.ptp([f.energy for f in g]) > _SAME_ENERGY * g[0].n_atoms]
+    yield from about(
+        "contradictions",
+        "error",
+        [fact for group in against for fact in group],
+        "equal geometries have energies that differ by more than 1 meV/atom",
+        "keep one level of theory; remove unconverged calculations",
+    )
+    yield from about(
+        "duplicates",
+        "warning",
+        [fact for group in repeated for fact in group[1:]],
+        "geometries occur more than once",
+        "remove the copies, or at least keep them in one set (split by trajectory)",
+    )
+
+
+def _forces_and_energies(pairs: Sequence[Floats]) -> Iterator[Finding]:
+    """Forces are minus the slope of the energy along a trajectory; other units or signs show."""
+    steps = np.array([pair for pair in pairs if np.abs(pair).max() > 1e-3]).reshape(-1, 2)
+    if len(steps) < _FEWEST_STEPS:
+        return
+    work, rise = steps.T
+    # The slope that most steps agree on: a few large errors do not move it.
+    weight = np.abs(work)
+    ratio = np.divide(rise, work, out=np.zeros_like(rise), where=work != 0)
+    order = np.argsort(ratio)
+    middle = int(np.searchsorted(np.cumsum(weight[order]), 0.5 * weight.sum()))
+    slope = float(ratio[order][min(middle, len(order) - 1)])
+    if 0.5 < slope < 2:
+        return
+    yield Finding(
+        code="forces-not-slope",
+        severity="error",
+        count=len(steps),
+        message=f"along trajectories the energy changes by {slope:.3g} times −ΣF·dx, expected 1",
+        advice="check the units (eV, eV/Å) and the sign of the forces, and that energy and forces belong together",
+    )
+
+
+CHECKS: tuple[Callable[[Sequence[Facts]], Iterator[Finding]], ...] = (
+    _broken,
+    _unread,
+    _missing,
+    _geometry,
+    _periodicity,
+    _forces,
+    _duplicates,
+    energy_outliers,
+    force_outliers,
+    mixed_energies,
+    references,
+)

@@ -1,0 +1,190 @@
+"""Records → files: conversion and split data sets on disk, whole or not at all.
+
+Forces are written as they were read, raw; constraints, arrays and words of the files go along.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ase.db
+import ase.io
+import numpy as np
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io.formats import open_with_compression
+
+from faenet_calc.data.dataset import GraphDataset, open_dataset
+from faenet_calc.data.formats import Record, need_package, read_records
+from faenet_calc.data.labels import labels_of, raw_forces
+from faenet_calc.data.splits import split_dataset
+from faenet_calc.errors import InputError
+from faenet_calc.files import COMPRESSED, plain_name
+
+ENDINGS = (".extxyz", ".xyz", ".traj", ".db", ".aselmdb")
+
+Files = str | Path | Iterable[str | Path]
+Add = Callable[[Atoms], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenSplit:
+    """What a split wrote.
+
+    Attributes:
+        counts: Name of a set → structures.
+        kind: How it was split.
+        n_groups: Groups that were kept together.
+        note: What the user should know.
+    """
+
+    counts: dict[str, int]
+    kind: str
+    n_groups: int
+    note: str
+
+
+def export(
+    files: Files,
+    out: Path,
+    *,
+    energy_key: str | None = None,
+    forces_key: str | None = None,
+    trust_pickle: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> int:
+    """Write every structure of the files to one file; its ending decides the format. How many there were.
+
+    Raises:
+        InputError: The file exists, its format cannot be written, or the input cannot be read.
+    """
+    _refuse([out], overwrite=overwrite)
+    count = 0
+    with _whole([out]) as (temporary,), writer(temporary) as add:
+        for record in read_records(files, trust_pickle=trust_pickle, progress=progress):
+            add(labelled_atoms(record, energy_key=energy_key, forces_key=forces_key))
+            count += 1
+        if count == 0:
+            raise InputError("the files hold no structures")
+    return count
+
+
+def export_split(
+    files: Files,
+    folder: Path,
+    *,
+    kind: str,
+    fractions: Sequence[float],
+    seed: int,
+    apart_from: Sequence[str | Path] = (),
+    ending: str = "extxyz",
+    energy_key: str | None = None,
+    forces_key: str | None = None,
+    trust_pickle: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> WrittenSplit:
+    """Split data and write one file per set, each structure with the word ``split``; see ``split_dataset``.
+
+    What belongs to a group of which ``apart_from`` has a structure is not written.
+    """
+    files = [files] if isinstance(files, str | Path) else list(files)
+    with tempfile.TemporaryDirectory(prefix="faenet-calc-split-") as scratch:
+
+        def opened(names: Sequence[str | Path]) -> GraphDataset:
+            # Only elements, positions, tags and words matter here: the shortest cutoff keeps the graphs small.
+            return open_dataset(
+                names,
+                cutoff=0.1,
+                cache_dir=scratch,
+                energy_key=energy_key,
+                forces_key=forces_key,
+                trust_pickle=trust_pickle,
+                progress=progress,
+            )
+
+        dataset, apart = opened([*files, *apart_from]), None
+        if apart_from:
+            apart = np.arange(len(dataset))[-len(opened(apart_from)) :]
+        split = split_dataset(dataset, kind=kind, fractions=fractions, seed=seed, apart=apart)
+    owner = {int(index): name for name, indices in split.items() for index in indices}
+    targets = [folder / f"{name}.{ending}" for name in split]
+    _refuse(targets, overwrite=overwrite)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _whole(targets) as temporary, contextlib.ExitStack() as stack:
+        add = {name: stack.enter_context(writer(path)) for name, path in zip(split, temporary, strict=True)}
+        for position, record in enumerate(read_records(files, trust_pickle=trust_pickle, progress=progress)):
+            if position in owner:
+                atoms = labelled_atoms(record, energy_key=energy_key, forces_key=forces_key)
+                atoms.info["split"] = owner[position]
+                add[owner[position]](atoms)
+    counts = {name: len(indices) for name, indices in split.items()}
+    return WrittenSplit(counts=counts, kind=split.kind, n_groups=split.n_groups, note=split.note)
+
+
+def labelled_atoms(record: Record, *, energy_key: str | None = None, forces_key: str | None = None) -> Atoms:
+    """The structure with its labels as a single-point calculation, forces raw."""
+    labels = labels_of(record, energy_key=energy_key, forces_key=forces_key)
+    atoms = record.atoms.copy()
+    # Files hold numbers, words and arrays; ASE's slab builders leave nested tables in info.
+    atoms.info = {name: value for name, value in record.info.items() if np.asarray(value).dtype.kind in "biufUS"}
+    stress = labels.stress
+    given: dict[str, Any] = {
+        "energy": labels.energy,
+        "forces": raw_forces(record, forces_key),
+        "stress": None if stress is None else stress[[0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1]],
+    }
+    if energy_key is None and "free_energy" in record.results:
+        given["free_energy"] = record.results["free_energy"]
+    atoms.calc = SinglePointCalculator(atoms, **{name: value for name, value in given.items() if value is not None})
+    return atoms
+
+
+@contextlib.contextmanager
+def writer(path: Path) -> Iterator[Add]:
+    """A function that appends structures to a new file of the format that its ending says."""
+    suffix = Path(plain_name(path)).suffix
+    if suffix in (".extxyz", ".xyz"):
+        with open_with_compression(str(path), "w") as stream:
+            yield lambda atoms: ase.io.write(stream, atoms, format="extxyz")
+    elif suffix == ".traj":
+        with ase.io.Trajectory(str(path), "w") as trajectory:
+            yield trajectory.write
+    else:
+        if suffix == ".aselmdb":
+            need_package("ase_db_backends", path, "ase-db-backends")
+        with ase.db.connect(str(path)) as database:
+            yield lambda atoms: database.write(atoms, data=_plain_info(atoms))
+
+
+def _plain_info(atoms: Atoms) -> dict[str, Any]:
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in atoms.info.items()}
+
+
+def _refuse(targets: Sequence[Path], *, overwrite: bool) -> None:
+    for path in targets:
+        if Path(plain_name(path)).suffix not in ENDINGS or (
+            path.suffix in COMPRESSED and Path(plain_name(path)).suffix not in ENDINGS[:2]
+        ):
+            raise InputError(
+                f"{path}: cannot write this format; use {', '.join(ENDINGS)} (.extxyz also with .xz or .gz)"
+            )
+        if path.exists() and not overwrite:
+            raise InputError(f"{path} exists; give --overwrite to replace it, or choose another name")
+
+
+@contextlib.contextmanager
+def _whole(targets: Sequence[Path]) -> Iterator[list[Path]]:
+    """Temporary names for files that appear under their own names when everything is written."""
+    folder = targets[0].parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as scratch:
+        temporary = [Path(scratch) / path.name for path in targets]
+        yield temporary
+        for path, target in zip(temporary, targets, strict=True):
+            os.replace(path, target)

@@ -1,0 +1,205 @@
+"""One record → the facts that a check of the whole data set needs.
+
+Facts are small: a data set is read once, structure by structure, and only its facts are kept.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from ase.data import covalent_radii
+from numpy.typing import NDArray
+
+from faenet_calc.data.cache import unusable
+from faenet_calc.data.formats import Record
+from faenet_calc.data.labels import Labels, labels_of
+from faenet_calc.errors import InputError
+from faenet_calc.graphs.neighbors import neighbor_list
+
+Floats = NDArray[np.float64]
+
+_ENERGY_WORD = re.compile(
+    r"energy|energies|toten|^e_?(tot|total|dft|ref|ads|form)|^(u0|etot|y_relaxed)$", re.IGNORECASE
+)
+_FORCES_WORD = re.compile(r"force|gradient|^grad|^dedx$", re.IGNORECASE)
+_STRESS_WORD = re.compile(r"virial|stress", re.IGNORECASE)
+_OWN_WORDS = {"energy", "forces", "stress", "free_energy", "energies", "stresses"}
+_STEP = 0.3  # Å, longest step over which two snapshots' forces tell the difference of their energies
+_SAME = 1e-3  # Å, geometries closer than this are equal
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Facts:
+    """What a check needs to know about one structure.
+
+    Attributes:
+        name: For messages.
+        source: The file.
+        composition: [119] atoms of each atomic number.
+        unusable: Why no graph can be made; empty if one can. The fields below then keep their defaults.
+        bad_label: What is wrong with the labels' form; empty if nothing is.
+        not_finite: Names of labels with NaN or infinite values.
+        energy: (eV) or NaN.
+        free_energy: (eV) or NaN, where the file has both.
+        has_forces: Whether there are forces.
+        max_force: (eV/Å) length of the largest force, NaN without forces.
+        net_force: (eV/Å) length of the sum of all forces, NaN if some are missing.
+        n_zeroed: Fixed atoms whose forces were set to zero.
+        n_zeroed_unmarked: Atoms that are not marked as fixed, with forces of exactly zero that break ΣF = 0.
+        closest: Smallest distance over the sum of covalent radii; inf without neighbours.
+        closest_distance: (Å) smallest distance.
+        n_isolated: Atoms without a neighbour within the cutoff.
+        periodic: Number of periodic directions.
+        has_cell: Whether any lattice vector is not zero.
+        fingerprint: Equal for equal geometries (to 1 mÅ, any order of atoms).
+        unread: Names that look like labels but are not read → which label they look like.
+        has_stress: Whether there is a stress.
+    """
+
+    name: str
+    source: str
+    composition: NDArray[np.int64]
+    unusable: str = ""
+    bad_label: str = ""
+    not_finite: tuple[str, ...] = ()
+    energy: float = np.nan
+    free_energy: float = np.nan
+    has_forces: bool = False
+    has_stress: bool = False
+    max_force: float = np.nan
+    net_force: float = np.nan
+    n_zeroed: int = 0
+    n_zeroed_unmarked: int = 0
+    closest: float = np.inf
+    closest_distance: float = np.inf
+    n_isolated: int = 0
+    periodic: int = 0
+    has_cell: bool = False
+    fingerprint: str = ""
+    unread: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def n_atoms(self) -> int:
+        """Number of atoms."""
+        return int(self.composition.sum())
+
+
+def inspect(record: Record, *, cutoff: float, energy_key: str | None, forces_key: str | None) -> Facts:
+    """The facts of one record."""
+    atoms = record.atoms
+    composition = np.bincount(np.clip(atoms.numbers, 0, 118), minlength=119)
+    known: dict[str, Any] = {"name": str(record), "source": record.source, "composition": composition}
+    known["unread"] = _unread(record, {energy_key or "energy", forces_key or "forces"})
+    problem = unusable(record)
+    if problem:
+        return Facts(**known, unusable=problem)
+    try:
+        labels = labels_of(record, energy_key=energy_key, forces_key=forces_key)
+    except InputError as error:
+        return Facts(**known, bad_label=str(error))
+    free_energy = record.results.get("free_energy")
+    return Facts(
+        **known,
+        **_geometry(record, cutoff),
+        **_forces(labels),
+        not_finite=_not_finite(labels),
+        energy=np.nan if labels.energy is None else labels.energy,
+        free_energy=np.nan if energy_key is not None or free_energy is None else float(free_energy),
+        has_stress=labels.stress is not None,
+        n_zeroed=labels.n_zeroed,
+        fingerprint=_fingerprint(record),
+    )
+
+
+def _geometry(record: Record, cutoff: float) -> dict[str, Any]:
+    atoms = record.atoms
+    edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, cutoff)
+    radii = covalent_radii[atoms.numbers]
+    ratio = edges.distance / (radii[edges.centre] + radii[edges.neighbor])
+    return {
+        "closest": float(ratio.min(initial=np.inf)),
+        "closest_distance": float(edges.distance.min(initial=np.inf)),
+        "n_isolated": int((np.bincount(edges.centre, minlength=len(atoms)) == 0).sum()),
+        "periodic": int(atoms.pbc.sum()),
+        "has_cell": bool(atoms.cell.array.any()),
+    }
+
+
+def _forces(labels: Labels) -> dict[str, Any]:
+    if labels.forces is None:
+        return {}
+    known = labels.forces[np.isfinite(labels.forces).all(axis=1)]
+    lengths = np.linalg.norm(known, axis=1)
+    net = float(np.linalg.norm(known.sum(axis=0))) if len(known) == len(labels.forces) else np.nan
+    # By symmetry forces may vanish, but then they add up to zero; where constraints removed some, they do not.
+    vanished = int((lengths[labels.free] == 0).sum()) if len(known) == len(labels.forces) else 0
+    removed = vanished >= 2 and vanished < len(known) and net > 0.01 and net > 0.02 * float(lengths.sum())
+    return {
+        "has_forces": True,
+        "max_force": float(lengths.max(initial=0.0)),
+        "net_force": net,
+        "n_zeroed_unmarked": vanished if removed else 0,
+    }
+
+
+def _not_finite(labels: Labels) -> tuple[str, ...]:
+    bad = []
+    if labels.energy is not None and not np.isfinite(labels.energy):
+        bad.append("energy")
+    if labels.forces is not None and int((~np.isfinite(labels.forces)).any(axis=1).sum()) > labels.n_zeroed:
+        bad.append("forces")
+    if labels.stress is not None and not np.isfinite(labels.stress).all():
+        bad.append("stress")
+    return tuple(bad)
+
+
+def _unread(record: Record, read: set[str]) -> dict[str, str]:
+    """Names of numbers that look like labels and are not read → "energy", "forces" or "stress"."""
+    found = {}
+    for name, value in {**record.info, **record.results}.items():
+        if name in read or name in _OWN_WORDS or isinstance(value, str | bool):
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind in "fiu" and array.size == 1 and _ENERGY_WORD.search(name):
+            found[name] = "energy"
+        elif array.dtype.kind in "fiu" and array.size in (6, 9) and _STRESS_WORD.search(name):
+            found[name] = "stress"
+    for name, array in record.atoms.arrays.items():
+        if name not in read and name not in _OWN_WORDS and array.shape[1:] == (3,) and _FORCES_WORD.search(name):
+            found[name] = "forces"
+    return found
+
+
+def _fingerprint(record: Record) -> str:
+    atoms = record.atoms
+    rows = np.column_stack([atoms.numbers, np.rint(atoms.positions / _SAME)]).astype(np.int64)
+    rows = rows[np.lexsort(rows.T)]
+    cell = np.rint(atoms.cell.array / _SAME).astype(np.int64)
+    return hashlib.sha256(rows.tobytes() + cell.tobytes() + atoms.pbc.tobytes()).hexdigest()
+
+
+def work_and_rise(before: Record, now: Record, *, energy_key: str | None, forces_key: str | None) -> Floats | None:
+    """[2] (eV): −ΣF·dx between two snapshots by their mean forces, and the difference of their energies.
+
+    None unless the two are close snapshots of one system with both labels.
+    """
+    one, two = before.atoms, now.atoms
+    if before.source != now.source or not np.array_equal(one.numbers, two.numbers) or len(one) == 0:
+        return None
+    if not np.array_equal(one.pbc, two.pbc) or not np.allclose(one.cell.array, two.cell.array, atol=1e-6):
+        return None
+    step = two.positions - one.positions
+    length = np.linalg.norm(step, axis=1).max()
+    if not 0 < length <= _STEP:
+        return None
+    try:
+        first, second = (labels_of(r, energy_key=energy_key, forces_key=forces_key) for r in (before, now))
+    except InputError:
+        return None
+    if first.energy is None or second.energy is None or first.forces is None or second.forces is None:
+        return None
+    work = -0.5 * float(np.nansum((first.forces + second.forces) * step))
+    rise = second.energy - first.energy
+    return np.array([work, rise]) if np.isfinite(work) and np.isfinite(rise) else None

@@ -1,0 +1,136 @@
+"""Records → labels: which of the numbers in a file are energy, forces and stress.
+
+Forces are the raw ones. ASE's ``get_forces()`` sets those of constrained atoms to zero; the results behind it are read
+instead. Where a file was written with such zeros, the fixed atoms have no force label (NaN), not a label of zero.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ase.constraints import FixAtoms, FixCartesian
+from numpy.typing import NDArray
+
+from faenet_calc.data.formats import Record
+from faenet_calc.errors import InputError
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Labels:
+    """What is known about one structure.
+
+    Attributes:
+        energy: (eV), or the scalar that was asked for, or None.
+        forces: [n_atoms, 3] (eV/Å), NaN for atoms without a label, or None.
+        stress: [3, 3] (eV/Å³, ASE's sign), or None.
+        free: [n_atoms], False for constrained atoms.
+        n_zeroed: How many fixed atoms had forces of exactly zero, now NaN.
+    """
+
+    energy: float | None
+    forces: Floats | None
+    stress: Floats | None
+    free: Mask
+    n_zeroed: int = 0
+
+
+def labels_of(record: Record, *, energy_key: str | None = None, forces_key: str | None = None) -> Labels:
+    """The labels of one record.
+
+    Args:
+        energy_key: Name of the per-structure scalar to learn; by default the calculator's energy.
+        forces_key: Name of the per-atom array with forces; by default the calculator's forces.
+
+    Raises:
+        InputError: A label has a wrong shape or is not a number.
+    """
+    free = free_atoms(record)
+    forces = raw_forces(record, forces_key)
+    zeroed = zeroed_atoms(forces, free) if forces is not None else np.zeros_like(free)
+    if forces is not None and zeroed.any():
+        forces = np.where(zeroed[:, None], np.nan, forces)
+    return Labels(
+        energy=_energy(record, energy_key or "energy"),
+        forces=forces,
+        stress=_stress(record),
+        free=free,
+        n_zeroed=int(zeroed.sum()),
+    )
+
+
+def free_atoms(record: Record) -> Mask:
+    """[n_atoms] atoms that may move: not in FixAtoms (or FixCartesian in all directions), not marked in ``fixed``."""
+    free = np.ones(len(record.atoms), dtype=bool)
+    for constraint in record.atoms.constraints:
+        in_all_directions = isinstance(constraint, FixCartesian) and bool(np.all(constraint.mask))
+        if isinstance(constraint, FixAtoms) or in_all_directions:
+            free[constraint.index] = False
+    if "fixed" in record.atoms.arrays:
+        free &= ~record.atoms.arrays["fixed"].astype(bool)
+    return free
+
+
+def zeroed_atoms(forces: Floats, free: Mask) -> Mask:
+    """[n_atoms] the fixed atoms if the forces on all of them are exactly zero while free atoms feel forces."""
+    zero: Mask = np.all(forces == 0, axis=1)
+    return ~free if zero[~free].all() and not zero[free].all() else np.zeros_like(free)
+
+
+def _lookup(record: Record, key: str) -> Any:
+    for place in (record.results, record.info, record.atoms.arrays):
+        if key in place:
+            return place[key]
+    return None
+
+
+def _energy(record: Record, key: str) -> float | None:
+    value = _lookup(record, key)
+    if value is None:
+        return None
+    try:
+        number = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        number = np.empty(0)
+    if number.size != 1:
+        raise InputError(f"{record}: {key} = {value!r}, expected one number")
+    return float(number.ravel()[0])
+
+
+def raw_forces(record: Record, forces_key: str | None = None) -> Floats | None:
+    """[n_atoms, 3] (eV/Å) forces as they are in the file."""
+    key = forces_key or "forces"
+    value = _lookup(record, key)
+    if value is None:
+        return None
+    forces = np.asarray(value, dtype=np.float64)
+    if forces.shape != (len(record.atoms), 3):
+        raise InputError(f"{record}: {key} has shape {forces.shape}, expected ({len(record.atoms)}, 3)")
+    return forces
+
+
+def _stress(record: Record) -> Floats | None:
+    value = record.results.get("stress")
+    if value is None:
+        return None
+    stress = np.asarray(value, dtype=np.float64)
+    if stress.size == 6:
+        xx, yy, zz, yz, xz, xy = stress.ravel()
+        return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    if stress.size != 9:
+        raise InputError(f"{record}: stress has shape {stress.shape}, expected (6,) in Voigt order or (3, 3)")
+    return stress.reshape(3, 3)
+
+
+def scalar_keys(record: Record) -> list[str]:
+    """Names of the per-structure numbers of a record that could be asked for as energy."""
+    said = {**record.info, **record.results}
+    return sorted(name for name, value in said.items() if _is_number(value))
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        not isinstance(value, str | bool) and np.size(value) == 1 and np.issubdtype(np.asarray(value).dtype, np.number)
+    )

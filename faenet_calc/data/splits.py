@@ -1,0 +1,276 @@
+"""Data set → training, validation and test sets that are honest about what is new to the model.
+
+Snapshots of one trajectory are nearly the same structure: with some of them in training, an error on the others says
+little. So structures are put into groups first, and a group is never divided, unless ``kind="random"`` asks for it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ase.formula import Formula
+from numpy.typing import NDArray
+
+from faenet_calc.elements import symbol
+from faenet_calc.errors import InputError
+from faenet_calc.graphs.neighbors import axis_heights
+from faenet_calc.graphs.tags import ADSORBATE
+
+if TYPE_CHECKING:
+    from faenet_calc.data.dataset import GraphDataset
+
+Integers = NDArray[np.int64]
+
+KINDS = ("auto", "random", "trajectory", "composition", "adsorbate", "slab", "file", "info")
+NAMES = ("train", "val", "test")
+_ALIASES = {
+    "training": "train",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "testing": "test",
+    "heldout": "test",
+}
+TRAJECTORY_KEYS = ("trajectory_id", "traj_id", "trajectory", "sid", "system_id", "system", "run_id")
+"""Words that identify a trajectory or a system, most specific meaning first; the first that a structure has is used."""
+_SLAB_KEYS, _ADSORBATE_KEYS = ("slab", "slab_id", "bulk_id", "bulk_mpid"), ("adsorbate", "ads_symbols", "ads_id")
+_STEP = 0.5  # Å, no atom moves farther than this between snapshots that are stored one after the other
+_STRAIN = 0.05  # and no cell vector changes by a larger share
+FEWEST_GROUPS = 10  # fewer trajectories than this make no sets worth the name
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Split(Mapping[str, Integers]):
+    """Name of a set → positions in the data set, ascending.
+
+    Attributes:
+        indices: The sets.
+        kind: How it was split.
+        n_groups: How many groups of structures were kept together.
+        note: What the user should know about it.
+    """
+
+    indices: dict[str, Integers]
+    kind: str
+    n_groups: int
+    note: str = field(default="")
+
+    def __getitem__(self, name: str) -> Integers:
+        return self.indices[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def split_dataset(
+    dataset: "GraphDataset",
+    *,
+    kind: str = "auto",
+    fractions: Mapping[str, float] | Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    apart: Integers | None = None,
+) -> Split:
+    """Divide a data set.
+
+    Args:
+        kind: "auto": the files' own ``split`` word if every structure has one, otherwise by trajectory if there are at
+            least 10 of them, otherwise at random; "trajectory"; "composition" (ratio of elements); "adsorbate";
+            "slab"; "file"; "info" (the ``split`` word); "key:NAME" (any word of the files); "random", which alone may
+            divide a trajectory.
+        fractions: Shares of train, val and test, or name → share; they are scaled to a sum of 1.
+        seed: Of the random choice.
+        apart: Positions of structures whose groups are left out of every set, e.g. an earlier validation set.
+
+    Raises:
+        InputError: An unknown kind, bad fractions, or fewer groups than sets.
+    """
+    if kind not in KINDS and not kind.startswith("key:"):
+        raise InputError(f"split {kind!r}, expected one of {', '.join(KINDS)} or key:NAME")
+    if apart is not None and kind in ("auto", "info", "random"):
+        raise InputError(f"split {kind!r} does not say what belongs together; choose e.g. trajectory, slab or key:NAME")
+    own = _own_split(dataset) if kind in ("auto", "info") else None
+    if own is not None:
+        return Split(indices=own, kind="info", n_groups=len(own), note="the files' own split words are used")
+    if kind == "info":
+        raise InputError('split "info" needs the word split=train|val|test in every structure; some have none')
+    shares = _shares(fractions)
+    together = trajectories(dataset)
+    n_trajectories = int(together.max()) + 1
+    note = ""
+    if kind == "auto":
+        kind = "trajectory" if n_trajectories >= FEWEST_GROUPS else "random"
+        if kind == "random":
+            note = (
+                f"split at random, because only {n_trajectories} trajectories or systems were found; neighbouring "
+                "snapshots may be in different sets, so errors will look better than on new systems"
+            )
+    elif kind == "random" and n_trajectories < len(dataset):
+        note = (
+            f"split at random as asked: snapshots of {n_trajectories} trajectories or systems are spread over the "
+            "sets, so errors will look better than on new systems"
+        )
+    if kind == "random":
+        groups = np.arange(len(dataset))
+    elif kind == "trajectory":
+        groups = together
+    else:
+        groups = _joined(together, _labels(dataset, kind))
+    if apart is not None:
+        return _divide_the_rest(groups, apart, shares, seed, kind)
+    indices = _divide(groups, shares, seed, kind)
+    return Split(indices=indices, kind=kind, n_groups=int(groups.max()) + 1, note=note)
+
+
+def trajectories(dataset: "GraphDataset") -> Integers:
+    """[n_structures] a number for each trajectory or system: by its name in the file, or by continuity.
+
+    Without a name, consecutive structures of one file belong together if they have the same atoms in the same order,
+    nearly the same cell, and no atom moved by more than 0.5 Å.
+    """
+    names: list[Any] = []
+    run = 0
+    before: dict[str, Any] = {}
+    for index in range(len(dataset)):
+        info = dataset.info(index)
+        key = next((key for key in TRAJECTORY_KEYS if key in info), None)
+        if key is None and not (before.get("source") == info["source"] and _continues(dataset, index)):
+            run += 1
+        names.append((key, str(info[key])) if key is not None else run)
+        before = info
+    return _numbered(names)
+
+
+def _continues(dataset: "GraphDataset", index: int) -> bool:
+    """Whether a structure looks like the next snapshot after the one before it."""
+    data, now, last = dataset.arrays, dataset.atoms_of(index), dataset.atoms_of(index - 1)
+    if now.stop - now.start != last.stop - last.start or not np.array_equal(data["pbc"][index], data["pbc"][index - 1]):
+        return False
+    if not np.array_equal(data["numbers"][now], data["numbers"][last]):
+        return False
+    cell, other = data["cell"][index].reshape(3, 3), data["cell"][index - 1].reshape(3, 3)
+    if float(np.linalg.norm(cell - other)) > _STRAIN * float(np.linalg.norm(cell)):
+        return False
+    moved = data["positions"][now] - data["positions"][last]
+    periodic = data["pbc"][index] & (axis_heights(cell, data["pbc"][index]) < np.inf)
+    if periodic.any():
+        # Whole lattice vectors are no motion: an atom may have been wrapped into the cell.
+        vectors = cell[periodic]
+        moved = moved - np.rint(moved @ np.linalg.pinv(vectors)) @ vectors
+    return bool(np.linalg.norm(moved, axis=1).max() <= _STEP)
+
+
+def _labels(dataset: "GraphDataset", kind: str) -> list[Any]:
+    """What each structure is grouped by."""
+    labels: list[Any] = []
+    for index in range(len(dataset)):
+        info = dataset.info(index)
+        if kind == "file":
+            labels.append(info["source"])
+        elif kind.startswith("key:"):
+            key = kind.removeprefix("key:")
+            if key not in info:
+                words = ", ".join(sorted(info))
+                raise InputError(f"split {kind!r}: {info['source']} #{info['index']} has no {key!r}; it has {words}")
+            labels.append(str(info[key]))
+        else:
+            labels.append(_chemistry(dataset, index, kind, info))
+    return labels
+
+
+def _chemistry(dataset: "GraphDataset", index: int, kind: str, info: Mapping[str, Any]) -> str:
+    """The composition, adsorbate or slab of a structure, by the file's word or by tags."""
+    keys = {"adsorbate": _ADSORBATE_KEYS, "slab": _SLAB_KEYS}.get(kind, ())
+    word = next((str(info[key]) for key in keys if key in info), None)
+    if word is not None:
+        return word
+    atoms = dataset.atoms_of(index)
+    numbers, adsorbed = dataset.arrays["numbers"][atoms], dataset.arrays["tags"][atoms] == ADSORBATE
+    if kind == "adsorbate":
+        return _formula(numbers[adsorbed])
+    part = numbers[~adsorbed] if kind == "slab" and not adsorbed.all() else numbers
+    return str(Formula(_formula(part)).reduce()[0])
+
+
+def _formula(numbers: NDArray[np.integer[Any]]) -> str:
+    kinds, counts = np.unique(numbers, return_counts=True)
+    return "".join(f"{symbol(int(z))}{n}" for z, n in zip(kinds, counts, strict=True))
+
+
+def _own_split(dataset: "GraphDataset") -> dict[str, Integers] | None:
+    """The sets that the files name themselves; None unless every structure has a word that is one of ours."""
+    words = [str(dataset.info(index).get("split", "")).lower() for index in range(len(dataset))]
+    words = [_ALIASES.get(word, word) for word in words]
+    if not set(words) <= set(NAMES) or len(set(words)) < 2:
+        return None
+    return {name: np.flatnonzero(np.array(words) == name) for name in NAMES if name in words}
+
+
+def _shares(fractions: Mapping[str, float] | Sequence[float]) -> dict[str, float]:
+    named = dict(fractions) if isinstance(fractions, Mapping) else dict(zip(NAMES, fractions, strict=False))
+    if not isinstance(fractions, Mapping) and len(fractions) > len(NAMES):
+        raise InputError(f"{len(fractions)} fractions, expected at most 3: train, val, test")
+    named = {name: float(share) for name, share in named.items() if share != 0}
+    total = sum(named.values())
+    if not named or min(named.values()) < 0 or not np.isfinite(total):
+        raise InputError(f"{fractions=}, expected shares above 0 such as 0.8, 0.1, 0.1")
+    return {name: share / total for name, share in named.items()}
+
+
+def _numbered(names: Sequence[Any]) -> Integers:
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+
+
+def _joined(first: Integers, labels: Sequence[Any]) -> Integers:
+    """Groups such that structures that share either a group or a label are together."""
+    second = _numbered(labels)
+    parent = list(range(int(first.max()) + 1 + int(second.max()) + 1))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    offset = int(first.max()) + 1
+    for one, other in {(int(a), int(b) + offset) for a, b in zip(first, second, strict=True)}:
+        parent[root(one)] = root(other)
+    return _numbered([root(int(one)) for one in first])
+
+
+def _divide_the_rest(groups: Integers, apart: Integers, shares: Mapping[str, float], seed: int, kind: str) -> Split:
+    """Divide what shares no group with the structures at ``apart``."""
+    rest = np.flatnonzero(~np.isin(groups, groups[apart]))
+    note = f"{len(groups) - len(apart) - len(rest)} structures belong to groups that stay apart and are left out"
+    if not len(rest):
+        raise InputError(f"split by {kind}: {note}; nothing is left")
+    left = _numbered(groups[rest].tolist())
+    indices = {name: rest[chosen] for name, chosen in _divide(left, shares, seed, kind).items()}
+    return Split(indices=indices, kind=kind, n_groups=int(left.max()) + 1, note=note)
+
+
+def _divide(groups: Integers, shares: Mapping[str, float], seed: int, kind: str) -> dict[str, Integers]:
+    """Groups in random order, each to the set that lacks most; every set gets at least one group."""
+    n_groups = int(groups.max()) + 1
+    if n_groups < len(shares):
+        raise InputError(
+            f"split by {kind} finds {n_groups} group(s), too few for {len(shares)} sets ({', '.join(shares)}); "
+            "use another kind, fewer sets or more data"
+        )
+    sizes, names = np.bincount(groups), list(shares)
+    order = np.random.default_rng(seed).permutation(n_groups)
+    lack = np.array([shares[name] for name in names]) * len(groups)
+    owner = np.full(n_groups, -1)
+    empty = set(range(len(names)))
+    for position, group in enumerate(order):
+        # The last groups are for sets that are still empty, so that small data sets fill all of them.
+        choice = range(len(names)) if n_groups - position > len(empty) else sorted(empty)
+        chosen = max(choice, key=lambda s: lack[s])
+        owner[group] = chosen
+        lack[chosen] -= sizes[group]
+        empty.discard(chosen)
+    return {name: np.flatnonzero(owner[groups] == position) for position, name in enumerate(names)}

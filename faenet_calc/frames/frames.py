@@ -1,0 +1,255 @@
+"""Frames: where a structure's energy is evaluated from.
+
+A frame is an orthogonal matrix U with its axes as columns; ``vector_in_frame = vector @ U`` and a force predicted in
+the frame goes back with ``force @ U.T`` (paper Eq. 3-4). A structure has one or many frames with weights that sum to
+one; the potential averages over them (paper Eq. 1). Only edge vectors are ever turned, never positions or the cell.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from faenet_calc.errors import InputError
+from faenet_calc.frames import lattice, pair, pca
+from faenet_calc.frames.config import FrameMode, FramesConfig
+from faenet_calc.graphs.graph import AtomGraph
+
+_FREELY_ORIENTED = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frames:
+    """The frames of all structures of a batch.
+
+    Attributes:
+        rotation: [n_frames, 3, 3], axes as columns.
+        graph: [n_frames] int64, the structure of each frame, ascending.
+        weight: [n_frames], sums to one over the frames of a structure.
+    """
+
+    rotation: Tensor
+    graph: Tensor
+    weight: Tensor
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames in the batch."""
+        return len(self.weight)
+
+    def detach(self) -> "Frames":
+        """The same frames as constants."""
+        return Frames(rotation=self.rotation.detach(), graph=self.graph, weight=self.weight.detach())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FramedGraph:
+    """Every structure copied once per frame: one batch in which all frames are evaluated together.
+
+    Attributes:
+        graph: The structures themselves.
+        frame_of_node: [n_nodes] int64, ascending.
+        atom_of_node: [n_nodes] int64.
+        edge_of_copy: [n_edge_copies] int64; distances are computed once per edge and looked up with this.
+        frame_of_edge: [n_edge_copies] int64.
+        centre, neighbor: [n_edge_copies] int64 node indices.
+        n_frames: Number of copies.
+    """
+
+    graph: AtomGraph
+    frame_of_node: Tensor
+    atom_of_node: Tensor
+    edge_of_copy: Tensor
+    frame_of_edge: Tensor
+    centre: Tensor
+    neighbor: Tensor
+    n_frames: int
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of atom copies."""
+        return len(self.atom_of_node)
+
+    def sum_over_nodes(self, per_node: Tensor) -> Tensor:
+        """[n_frames, ...] sums of a per-node quantity [n_nodes, ...]."""
+        return per_node.new_zeros(self.n_frames, *per_node.shape[1:]).index_add(0, self.frame_of_node, per_node)
+
+
+def copy_into_frames(graph: AtomGraph, graph_of_frame: Tensor) -> FramedGraph:
+    """The index arithmetic of :class:`FramedGraph` for frames that belong to ``graph_of_frame`` [n_frames]."""
+    atoms, edges = graph.atoms_per_graph, graph.edges_per_graph
+    frame_of_node, atom_of_node, node_shift = _copies(atoms, graph_of_frame)
+    frame_of_edge, edge_of_copy, _ = _copies(edges, graph_of_frame)
+    shift = node_shift[frame_of_edge]
+    return FramedGraph(
+        graph=graph,
+        frame_of_node=frame_of_node,
+        atom_of_node=atom_of_node,
+        edge_of_copy=edge_of_copy,
+        frame_of_edge=frame_of_edge,
+        centre=graph.centre[edge_of_copy] + shift,
+        neighbor=graph.neighbor[edge_of_copy] + shift,
+        n_frames=len(graph_of_frame),
+    )
+
+
+def _copies(counts: Tensor, graph_of_frame: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For items counted per graph: frame and original of every copy, and copy minus original per frame."""
+    first = torch.cumsum(counts, 0) - counts
+    per_frame = counts[graph_of_frame]
+    shift = torch.cumsum(per_frame, 0) - per_frame - first[graph_of_frame]
+    frame = torch.repeat_interleave(torch.arange(len(graph_of_frame), device=counts.device), per_frame)
+    return frame, torch.arange(len(frame), device=counts.device) - shift[frame], shift
+
+
+def into_frame(vectors: Tensor, rotation: Tensor) -> Tensor:
+    """[n, 3] vectors expressed in frames [n, 3, 3]."""
+    return torch.einsum("ni,nij->nj", vectors, rotation)
+
+
+def out_of_frame(vectors: Tensor, rotation: Tensor) -> Tensor:
+    """[n, 3] the inverse of :func:`into_frame`."""
+    return torch.einsum("nj,nij->ni", vectors, rotation)
+
+
+def build_frames(
+    graph: AtomGraph,
+    config: FramesConfig,
+    mode: FrameMode,
+    *,
+    vacuum: float,
+    generator: torch.Generator | None = None,
+) -> Frames:
+    """The frames of every structure of a batch.
+
+    Args:
+        graph: The structures.
+        config: Kind of frames.
+        mode: ``one`` deterministic frame, ``all`` sign choices, ``exact`` (lattice kind: enough rotations to remove the
+            dependence on how the cell is described), or ``stochastic`` (one random frame, a constant for gradients).
+        vacuum: Empty layer (Å) that makes a three-dimensionally periodic structure a slab; the cutoff.
+        generator: Source of all randomness; needed for ``stochastic``.
+    """
+    if mode == "stochastic":
+        if generator is None:
+            raise InputError("stochastic frames were asked for without a torch.Generator; pass generator= (or seed=)")
+        with torch.no_grad():
+            return _random_frames(graph, config, vacuum, generator)
+    if config.kind in ("none", "augment3d", "augment2d"):
+        return _uniform(torch.eye(3).to(graph.positions).expand(graph.n_graphs, 1, 3, 3))
+    if config.kind in ("pca3d", "pca2d"):
+        frames = _uniform(_pca_rotations(graph, config, mode))
+    else:
+        frames = _natural_frames(graph, config, mode, vacuum)
+    return frames if config.differentiable else frames.detach()
+
+
+def _uniform(rotations: Tensor) -> Frames:
+    """Equally weighted frames from [n_graphs, k, 3, 3]."""
+    n_graphs, k = rotations.shape[:2]
+    return Frames(
+        rotation=rotations.reshape(-1, 3, 3),
+        graph=torch.arange(n_graphs, device=rotations.device).repeat_interleave(k),
+        weight=rotations.new_full((n_graphs * k,), 1.0 / k),
+    )
+
+
+def _pca_rotations(graph: AtomGraph, config: FramesConfig, mode: FrameMode) -> Tensor:
+    planar = config.kind == "pca2d"
+    axes = pca.principal_axes(graph, planar=planar)
+    if mode == "one":
+        return pca.lab_signs(axes, planar=planar)[:, None]
+    return pca.flips_of(axes, planar=planar, proper=config.proper)
+
+
+def _natural_frames(graph: AtomGraph, config: FramesConfig, mode: FrameMode, vacuum: float) -> Frames:
+    """Lattice frames where two or three directions are periodic, pair frames elsewhere."""
+    n_periodic = graph.pbc.sum(dim=1)
+    if bool((n_periodic >= 2).all()) and mode != "exact":
+        axes = lattice.lattice_axes(graph.cell, graph.pbc)
+        if mode == "one":
+            return _uniform(axes[:, None])
+        return _uniform(axes[:, None] @ lattice.sign_flips(config.proper).to(axes)[None])
+    rotations, weights = [], []
+    for member, directions in zip(graph.split(), n_periodic.tolist(), strict=True):
+        rotation, weight = _frames_of_one(member, directions, config, mode, vacuum)
+        rotations.append(rotation)
+        weights.append(weight)
+    counts = torch.tensor([len(weight) for weight in weights], device=graph.positions.device)
+    index = torch.arange(graph.n_graphs, device=graph.positions.device)
+    return Frames(rotation=torch.cat(rotations), graph=index.repeat_interleave(counts), weight=torch.cat(weights))
+
+
+def _frames_of_one(
+    member: AtomGraph, n_periodic: int, config: FramesConfig, mode: FrameMode, vacuum: float
+) -> tuple[Tensor, Tensor]:
+    """Rotations [k, 3, 3] and weights [k] of a graph of one structure."""
+    if n_periodic >= 2:
+        axes = lattice.lattice_axes(member.cell, member.pbc)
+        if mode == "one":
+            group = torch.eye(3)[None]
+        elif mode == "all":
+            group = lattice.sign_flips(config.proper)
+        elif lattice.is_slab(member.positions.detach(), member.cell[0].detach(), member.pbc[0], vacuum):
+            group = lattice.slab_group(config.proper)
+        else:
+            group = lattice.icosahedral_group(config.proper)
+        return axes @ group.to(axes), axes.new_full((len(group),), 1.0 / len(group))
+    if n_periodic == 1:
+        axis = member.cell[0][member.pbc[0]][0]
+        rotation, weight = pair.wire_frames(member.positions, axis)
+    else:
+        rotation, weight = pair.molecule_frames(member.positions)
+    if config.proper:
+        right_handed = torch.linalg.det(rotation.detach()) > 0
+        rotation, weight = rotation[right_handed], weight[right_handed] / weight[right_handed].sum()
+    if mode == "one":
+        best = int(weight.detach().argmax())
+        return rotation[best : best + 1], torch.ones_like(weight[:1])
+    return rotation, weight
+
+
+def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, generator: torch.Generator) -> Frames:
+    """One random frame for every structure."""
+    like = graph.positions
+    if config.kind == "none":
+        return _uniform(torch.eye(3).to(like).expand(graph.n_graphs, 1, 3, 3))
+    if config.kind == "augment2d":
+        drawn = [lattice.random_turn_about_z(generator) for _ in range(graph.n_graphs)]
+        return _uniform(torch.stack(drawn).to(like)[:, None])
+    if config.kind == "augment3d":
+        drawn = [
+            lattice.random_rotation(generator) @ lattice.random_flip(generator, config.proper)
+            for _ in range(graph.n_graphs)
+        ]
+        return _uniform(torch.stack(drawn).to(like)[:, None])
+    if config.kind in ("pca3d", "pca2d"):
+        choices = _pca_rotations(graph, config, "all")
+        picked = torch.randint(choices.shape[1], (graph.n_graphs,), generator=generator).to(like.device)
+        rows = torch.arange(graph.n_graphs, device=like.device)
+        return _uniform(choices[rows, picked][:, None])
+    rotations = [_random_natural(member, int(member.pbc.sum()), config, vacuum, generator) for member in graph.split()]
+    return _uniform(torch.stack(rotations)[:, None])
+
+
+def _random_natural(
+    member: AtomGraph, n_periodic: int, config: FramesConfig, vacuum: float, generator: torch.Generator
+) -> Tensor:
+    """[3, 3] a random frame: a lattice frame turned at random (in the plane for slabs), or a pair frame by weight.
+
+    A molecule is seen in any orientation half of the time: the same molecule inside a box, or in reach of a surface,
+    has that box's or surface's frame and should have the same energy.
+    """
+    if n_periodic == 0 and float(torch.rand(1, generator=generator)) < _FREELY_ORIENTED:
+        turn = lattice.random_rotation(generator) @ lattice.random_flip(generator, config.proper)
+        return turn.to(member.positions)
+    if n_periodic < 2:
+        rotation, weight = _frames_of_one(member, n_periodic, config, "all", vacuum)
+        drawn = torch.multinomial(weight.cpu().double(), 1, generator=generator)
+        return rotation[int(drawn)]
+    axes = lattice.lattice_axes(member.cell, member.pbc)[0]
+    if lattice.is_slab(member.positions, member.cell[0], member.pbc[0], vacuum):
+        turn = lattice.random_turn_about_z(generator)
+    else:
+        turn = lattice.random_rotation(generator)
+    return axes @ (turn @ lattice.random_flip(generator, config.proper)).to(axes)

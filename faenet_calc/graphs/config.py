@@ -1,0 +1,17 @@
+"""Settings of the graphs."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig:
+    """How structures become graphs.
+
+    Attributes:
+        max_neighbors: Keep this many nearest neighbours of an atom (symmetric, ties kept); None keeps all.
+        rewiring: ``remove-tag-0`` deletes sub-surface atoms, as upstream OC20 weights expect.
+    """
+
+    max_neighbors: int | None = None
+    rewiring: Literal["none", "remove-tag-0"] = "none"

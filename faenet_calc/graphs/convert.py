@@ -1,0 +1,270 @@
+"""Structures in, graphs out, and back.
+
+Takes ``ase.Atoms``, pymatgen structures and molecules, PyG ``Data``/``Batch`` and ``AtomGraph``. Edges are found in
+float64 whatever the dtype of the graph; positions are cast to that dtype as given, neither wrapped nor centred, so a
+structure should not sit thousands of Å from the origin in float32.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from numpy.typing import ArrayLike, NDArray
+
+from faenet_calc.errors import InputError
+from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.graphs.neighbors import NeighborList, VerletList, axis_heights, neighbor_list
+from faenet_calc.graphs.tags import infer_tags, resolve_tags
+
+__all__ = ["infer_tags", "resolve_tags", "to_atoms", "to_batch", "to_graph", "validate"]
+
+MIN_DISTANCE = 0.3  # Å; atoms closer than this are a mistake, not a structure
+_MIN_HEIGHT = 1e-3  # Å; a lattice vector rising less than this out of the plane of the others makes a singular cell
+_LISTED = 5  # how many offenders a message names
+
+
+def to_graph(
+    structure: Any,
+    *,
+    cutoff: float,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
+    max_neighbors: int | None = None,
+    tags: ArrayLike | None = None,
+    neighbors: VerletList | None = None,
+) -> AtomGraph:
+    """One structure as a graph (a PyG batch or a graph of several stays a batch).
+
+    Args:
+        structure: ase.Atoms, a pymatgen (I)Structure, Slab or (I)Molecule, PyG data, or an AtomGraph, which keeps its
+            edges and is only moved. PyG data with ``edge_index`` keeps its edges too.
+        cutoff: (Å).
+        dtype: Of positions and cell.
+        device: Where the tensors go.
+        max_neighbors: Cap on the nearest neighbours per atom, see :func:`faenet_calc.graphs.neighbors.keep_nearest`.
+        tags: [n_atoms] instead of the structure's own.
+        neighbors: A Verlet list to reuse between calls; its cutoff and cap must be the ones given here.
+
+    Raises:
+        InputError: For a structure that cannot be computed, see :func:`validate`.
+    """
+    if neighbors is not None and (neighbors.cutoff, neighbors.max_neighbors) != (float(cutoff), max_neighbors):
+        raise ValueError(
+            f"{neighbors.cutoff=}, {neighbors.max_neighbors=}; expected the {cutoff=} and {max_neighbors=} of the graph"
+        )
+    if _is_instance(structure, "torch_geometric.data.data", "BaseData"):
+        structure = _from_pyg(structure, cutoff, max_neighbors)
+    if isinstance(structure, AtomGraph):
+        graph = structure
+        _check_graph(graph)
+        if tags is not None:
+            graph = graph.replace(tags=_tag_tensor(tags, graph.n_atoms).to(graph.tags.device))
+        return graph.to(device=device, dtype=dtype)
+    atoms = _as_atoms(structure)
+    _check_geometry(atoms)
+    if neighbors is None:
+        edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, cutoff, max_neighbors=max_neighbors)
+    else:
+        edges = neighbors.update(atoms.positions, atoms.cell.array, atoms.pbc, atoms.numbers)
+    _check_overlap(atoms, edges)
+    if cutoff < MIN_DISTANCE:
+        validate(atoms)
+    return AtomGraph(
+        positions=torch.as_tensor(atoms.positions, dtype=torch.float64).clone(),
+        atomic_numbers=torch.as_tensor(atoms.numbers, dtype=torch.int64).clone(),
+        tags=_tag_tensor(atoms.get_tags() if tags is None else tags, len(atoms)),
+        cell=torch.as_tensor(atoms.cell.array, dtype=torch.float64).clone()[None],
+        pbc=torch.as_tensor(np.asarray(atoms.pbc), dtype=torch.bool).clone()[None],
+        graph_of_atom=torch.zeros(len(atoms), dtype=torch.int64),
+        centre=torch.from_numpy(edges.centre),
+        neighbor=torch.from_numpy(edges.neighbor),
+        shift=torch.from_numpy(edges.shift),
+    ).to(device=device, dtype=dtype)
+
+
+def to_batch(
+    structures: Any,
+    *,
+    cutoff: float,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
+    max_neighbors: int | None = None,
+    tags: Any = None,
+) -> AtomGraph:
+    """One batch of a structure or a sequence of structures, each as for :func:`to_graph`.
+
+    Args:
+        structures: One or several.
+        cutoff: (Å).
+        dtype: Of positions and cell.
+        device: Where the tensors go.
+        max_neighbors: Cap on the nearest neighbours per atom.
+        tags: [n_atoms] for one structure, a sequence of such arrays for several; None takes the structures' own.
+
+    Raises:
+        InputError: With the index of the structure that cannot be computed.
+    """
+    if not _is_sequence(structures):
+        return to_graph(structures, cutoff=cutoff, dtype=dtype, device=device, max_neighbors=max_neighbors, tags=tags)
+    if tags is not None and len(tags) != len(structures):
+        raise InputError(f"tags for {len(tags)} structures came with {len(structures)} structures; give one array each")
+    graphs = []
+    for index, structure in enumerate(structures):
+        own = None if tags is None else tags[index]
+        try:
+            graphs.append(to_graph(structure, cutoff=cutoff, dtype=dtype, max_neighbors=max_neighbors, tags=own))
+        except InputError as error:
+            raise InputError(f"structure {index}: {error}" if len(structures) > 1 else str(error)) from error
+    return AtomGraph.batch(graphs).to(device=device)
+
+
+def to_atoms(graph: AtomGraph) -> list[Atoms]:
+    """The structures of a batch as ase.Atoms (numbers, positions, cell, pbc, tags)."""
+    return [
+        Atoms(
+            numbers=one.atomic_numbers.cpu().numpy(),
+            positions=one.positions.detach().cpu().double().numpy(),
+            cell=one.cell[0].detach().cpu().double().numpy(),
+            pbc=one.pbc[0].cpu().numpy(),
+            tags=one.tags.cpu().numpy(),
+        )
+        for one in graph.split()
+    ]
+
+
+def validate(structure: Any) -> None:
+    """Check that a structure can be computed; :func:`to_graph` does the same on its way.
+
+    Raises:
+        InputError: For no atoms, NaN or infinite positions or cell, a missing or singular cell in a periodic direction,
+            atoms closer than 0.3 Å (periodic images included).
+    """
+    atoms = _as_atoms(structure)
+    _check_geometry(atoms)
+    _check_overlap(atoms, neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, MIN_DISTANCE))
+
+
+def _check_geometry(atoms: Atoms) -> None:
+    if len(atoms) == 0:
+        raise InputError("the structure has no atoms")
+    wrong = np.flatnonzero(~np.isfinite(atoms.positions).all(axis=1))
+    if len(wrong):
+        raise InputError(f"NaN or infinite positions of {_name_atoms(atoms, wrong)}; expected finite numbers (Å)")
+    if not np.isfinite(atoms.cell.array).all():
+        raise InputError(f"NaN or infinite numbers in the cell {atoms.cell.array.tolist()}; expected lengths (Å)")
+    lengths = np.linalg.norm(atoms.cell.array, axis=1)
+    flat = np.flatnonzero(axis_heights(atoms.cell.array, atoms.pbc) < _MIN_HEIGHT)
+    if len(flat):
+        kinds = [
+            f"axis {axis} {'has length 0' if lengths[axis] == 0 else 'lies in the span of others'}" for axis in flat
+        ]
+        raise InputError(
+            f"singular cell {atoms.cell.array.tolist()} with pbc={np.asarray(atoms.pbc).tolist()}: {', '.join(kinds)}. "
+            "Set a cell vector for every periodic direction or switch pbc off there (atoms.pbc = ...)."
+        )
+    short = np.flatnonzero(np.asarray(atoms.pbc) & (lengths < MIN_DISTANCE))
+    if len(short):  # before the search for neighbours, which would find millions of images
+        raise InputError(
+            f"overlapping atoms: the periodic axis {short[0]} is only {lengths[short[0]]:.3g} Å long, so every atom is "
+            f"closer than {MIN_DISTANCE} Å to its own image. Is the cell in the right unit (Å)?"
+        )
+
+
+def _check_graph(graph: AtomGraph) -> None:
+    if graph.n_atoms == 0:
+        raise InputError("the structure has no atoms")
+    wrong = torch.nonzero(~torch.isfinite(graph.positions).all(dim=1)).flatten().tolist()
+    if wrong or not bool(torch.isfinite(graph.cell).all()):
+        what = f"positions of the batch's atoms {wrong[:_LISTED]}" if wrong else "numbers in the cell"
+        raise InputError(f"NaN or infinite {what}; expected finite numbers (Å)")
+
+
+def _check_overlap(atoms: Atoms, edges: NeighborList) -> None:
+    close = np.flatnonzero((edges.distance < MIN_DISTANCE) & (edges.centre <= edges.neighbor))
+    if not len(close):
+        return
+    close = close[np.argsort(edges.distance[close], kind="stable")]
+    pairs = []
+    for edge in close[:_LISTED]:
+        i, j, image = int(edges.centre[edge]), int(edges.neighbor[edge]), edges.shift[edge]
+        where = f" in image {tuple(image.tolist())}" if image.any() else ""
+        pairs.append(f"{atoms.symbols[i]}{i}–{atoms.symbols[j]}{j}{where} {edges.distance[edge]:.3f} Å")
+    more = f" and {len(close) - _LISTED} more" if len(close) > _LISTED else ""
+    raise InputError(
+        f"overlapping atoms, closer than {MIN_DISTANCE} Å: {', '.join(pairs)}{more}. Look for duplicated atoms, a cell "
+        "that is too small, or coordinates in the wrong unit."
+    )
+
+
+def _name_atoms(atoms: Atoms, indices: NDArray[np.intp]) -> str:
+    names = ", ".join(f"{index} ({atoms.symbols[index]})" for index in indices[:_LISTED])
+    return f"atoms {names}" + (f" and {len(indices) - _LISTED} more" if len(indices) > _LISTED else "")
+
+
+def _as_atoms(structure: Any) -> Atoms:
+    if isinstance(structure, Atoms):
+        return structure
+    if _is_instance(structure, "pymatgen.core.structure", "SiteCollection"):
+        return _from_pymatgen(structure)
+    raise InputError(
+        f"a structure of type {type(structure).__module__}.{type(structure).__qualname__} came; expected ase.Atoms, a "
+        "pymatgen Structure or Molecule, PyG Data with pos and atomic_numbers, or an AtomGraph. Read files with "
+        "ase.io.read."
+    )
+
+
+def _from_pymatgen(structure: Any) -> Atoms:
+    disordered = [index for index, site in enumerate(structure) if not site.is_ordered]
+    if disordered:
+        raise InputError(f"sites {disordered[:_LISTED]} are partially occupied; expected one element on every site")
+    lattice = getattr(structure, "lattice", None)
+    tags = structure.site_properties.get("tags")
+    return Atoms(
+        numbers=[site.specie.Z for site in structure],
+        positions=np.array(structure.cart_coords, dtype=np.float64).reshape(-1, 3),
+        cell=None if lattice is None else lattice.matrix,
+        pbc=False if lattice is None else lattice.pbc,
+        tags=None if tags is None else [int(tag or 0) for tag in tags],
+    )
+
+
+def _from_pyg(data: Any, cutoff: float, max_neighbors: int | None) -> AtomGraph:
+    """PyG data with its own edges, or with edges built here when it has none."""
+    if getattr(data, "edge_index", None) is not None or getattr(data, "pos", None) is None:
+        return AtomGraph.from_pyg(data)
+    bare = data.clone()
+    bare.edge_index = torch.zeros(2, 0, dtype=torch.int64, device=data.pos.device)
+    if getattr(data, "cell", None) is not None and getattr(data, "pbc", None) is None:
+        # Without flags a cell means periodic in all directions, as in upstream's data; a zero cell means a molecule.
+        cells = torch.as_tensor(data.cell).reshape(-1, 3, 3)
+        bare.pbc = (cells != 0).any(-1).any(-1)[:, None].expand(-1, 3)
+    bare.cell_offsets = torch.zeros(0, 3, dtype=torch.int64, device=data.pos.device)
+    graph = AtomGraph.from_pyg(bare)
+    built = [to_graph(a, cutoff=cutoff, max_neighbors=max_neighbors) for a in to_atoms(graph)]
+    return AtomGraph.batch(built).to(device=data.pos.device, dtype=data.pos.dtype)
+
+
+def _tag_tensor(tags: ArrayLike, n_atoms: int) -> torch.Tensor:
+    array = np.asarray(tags)
+    if array.shape != (n_atoms,):
+        raise InputError(f"tags of shape {array.shape}, expected one for each of the {n_atoms} atoms")
+    return torch.as_tensor(array, dtype=torch.int64).clone()
+
+
+def _is_sequence(structures: Any) -> bool:
+    """Whether this is several structures; Atoms, pymatgen structures and PyG batches are sequences of other things."""
+    return isinstance(structures, Sequence) and not (
+        isinstance(structures, str | Atoms)
+        or _is_instance(structures, "pymatgen.core.structure", "SiteCollection")
+        or _is_instance(structures, "torch_geometric.data.data", "BaseData")
+    )
+
+
+def _is_instance(value: Any, module: str, name: str) -> bool:
+    """Whether a value is of a class, without importing it: a module never imported cannot have made a value."""
+    loaded = sys.modules.get(module)
+    kind = getattr(loaded, name, None)
+    return kind is not None and isinstance(value, kind)

@@ -1,0 +1,216 @@
+"""Neighbour lists with any periodicity, and their reuse between steps.
+
+The only file that names a backend (vesin). Everything here is float64 numpy; distances are recomputed with one fixed
+order of operations, so that a reused list and a fresh one give the same edges bit for bit.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import vesin
+from numpy.typing import ArrayLike, NDArray
+
+from faenet_calc.errors import InputError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# The backend searches this much farther (Å); what counts is our own distance, strictly below the cutoff.
+_SEARCH_MARGIN = 1e-6
+# The backend makes cells of the size of its cutoff: a tiny one in a large box would cost minutes.
+_LEAST_SEARCH = 3.0
+# Distances closer than this (Å) are the same shell of neighbours for the cap: above the noise of stored coordinates.
+_TIE = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NeighborList:
+    """Directed edges of one structure, sorted by (centre, neighbor, shift); every edge has its reverse.
+
+    Attributes:
+        centre: [n_edges] int64, index of the atom i in the middle.
+        neighbor: [n_edges] int64, index of the neighbour j.
+        shift: [n_edges, 3] int64, so that ``r_j + shift @ cell - r_i`` is the edge vector for positions as given.
+        distance: [n_edges] (Å).
+        n_dropped: How many edges within the cutoff a cap on neighbours left out.
+    """
+
+    centre: Integers
+    neighbor: Integers
+    shift: Integers
+    distance: Floats
+    n_dropped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.centre)
+
+    def select(self, kept: NDArray[np.bool_], *, distance: Floats | None = None, n_dropped: int = 0) -> "NeighborList":
+        """The edges where ``kept`` [n_edges] is True, with other distances if given."""
+        return NeighborList(
+            centre=self.centre[kept],
+            neighbor=self.neighbor[kept],
+            shift=self.shift[kept],
+            distance=(self.distance if distance is None else distance)[kept],
+            n_dropped=n_dropped,
+        )
+
+
+def neighbor_list(
+    positions: ArrayLike, cell: ArrayLike, pbc: ArrayLike, cutoff: float, *, max_neighbors: int | None = None
+) -> NeighborList:
+    """All pairs of atoms strictly closer than the cutoff, periodic images and self-images included.
+
+    Args:
+        positions: [n_atoms, 3] (Å); atoms may lie outside the cell, shifts refer to them as given.
+        cell: [3, 3] (Å), rows are lattice vectors; those of non-periodic directions are not used and may be zero.
+        pbc: [3] bool.
+        cutoff: (Å).
+        max_neighbors: Keep the nearest ones per atom only, see :func:`keep_nearest`.
+
+    Raises:
+        InputError: For a cutoff that is not positive or lattice vectors that do not span the periodic directions.
+    """
+    positions, cell, periodic = _arrays(positions, cell, pbc)
+    if not (np.isfinite(cutoff) and cutoff > 0):
+        raise InputError(f"{cutoff=}, expected a positive length (Å)")
+    wide = _search(positions, cell, periodic, max(cutoff + _SEARCH_MARGIN, _LEAST_SEARCH))
+    found = wide.select(wide.distance < cutoff)
+    return found if max_neighbors is None else keep_nearest(found, len(positions), max_neighbors)
+
+
+def keep_nearest(edges: NeighborList, n_atoms: int, max_neighbors: int) -> NeighborList:
+    """The edges that are among the ``max_neighbors`` nearest of either end.
+
+    Neighbours as far as the last one kept (within 1e-5 Å) are kept too, so the choice depends neither on the order of
+    atoms nor on orientation, and an edge and its reverse are kept or dropped together. An atom may therefore end up
+    with more than ``max_neighbors``.
+    """
+    if max_neighbors < 1:
+        raise InputError(f"{max_neighbors=}, expected at least 1 or None for no cap")
+    counts = np.bincount(edges.centre, minlength=n_atoms)
+    crowded = np.flatnonzero(counts > max_neighbors)
+    reach = np.full(n_atoms, np.inf)
+    by_distance = edges.distance[np.lexsort((edges.distance, edges.centre))]
+    starts = np.cumsum(counts) - counts
+    reach[crowded] = by_distance[starts[crowded] + max_neighbors - 1] + _TIE
+    kept = edges.distance <= np.maximum(reach[edges.centre], reach[edges.neighbor])
+    return edges.select(kept, n_dropped=edges.n_dropped + int(len(kept) - kept.sum()))
+
+
+def axis_heights(cell: ArrayLike, pbc: ArrayLike) -> Floats:
+    """[3] (Å): how far each periodic lattice vector rises above the span of the other periodic ones; inf elsewhere.
+
+    Zero for a vector that is zero or lies in the plane of the others.
+    """
+    cell, periodic = np.asarray(cell, dtype=np.float64), np.asarray(pbc, dtype=bool)
+    heights = np.full(3, np.inf)
+    for axis in np.flatnonzero(periodic):
+        others = cell[[other for other in np.flatnonzero(periodic) if other != axis]]
+        lengths = np.linalg.norm(others, axis=1)
+        others = others[lengths > 0] / lengths[lengths > 0, None]
+        _, spread, directions = np.linalg.svd(others, full_matrices=False)
+        plane = directions[spread > 1e-12]
+        heights[axis] = np.linalg.norm(cell[axis] - plane.T @ (plane @ cell[axis]))
+    return heights
+
+
+class VerletList:
+    """A neighbour list that is rebuilt only when it has to be.
+
+    It searches with ``cutoff + skin`` and then reuses the pairs until an atom has moved more than half the skin since
+    the search (a jump by a lattice vector counts as a move) or the cell, the periodicity, the elements or the number of
+    atoms changed. What it returns is always exactly :func:`neighbor_list` at the positions given.
+
+    Attributes:
+        n_calls: How often :meth:`update` was called.
+        n_rebuilds: How often it searched anew.
+    """
+
+    def __init__(self, cutoff: float, skin: float = 0.5, max_neighbors: int | None = None) -> None:
+        if not (np.isfinite(cutoff) and cutoff > 0):
+            raise InputError(f"{cutoff=}, expected a positive length (Å)")
+        if not (np.isfinite(skin) and skin >= 0):
+            raise InputError(f"{skin=}, expected a length (Å) of at least 0; 0 rebuilds at every step")
+        self.cutoff, self.skin, self.max_neighbors = float(cutoff), float(skin), max_neighbors
+        self.n_calls = self.n_rebuilds = 0
+        self._built: _Search | None = None
+
+    def update(self, positions: ArrayLike, cell: ArrayLike, pbc: ArrayLike, numbers: ArrayLike) -> NeighborList:
+        """The neighbour list of the structure as it is now; arguments as for :func:`neighbor_list`."""
+        positions, cell, periodic = _arrays(positions, cell, pbc)
+        numbers = np.asarray(numbers)
+        self.n_calls += 1
+        built = self._built
+        if built is None or not built.holds_for(positions, cell, periodic, numbers, 0.5 * self.skin):
+            self.n_rebuilds += 1
+            edges = _search(positions, cell, periodic, self.cutoff + self.skin + _SEARCH_MARGIN)
+            built = self._built = _Search(
+                positions=positions.copy(),
+                cell=cell.copy(),
+                pbc=periodic.copy(),
+                numbers=numbers.copy(),
+                edges=edges,
+                offset=_offsets(edges.shift, cell),
+            )
+        distance = _distances(positions, built.edges.centre, built.edges.neighbor, built.offset)
+        found = built.edges.select(distance < self.cutoff, distance=distance)
+        return found if self.max_neighbors is None else keep_nearest(found, len(positions), self.max_neighbors)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Search:
+    """What a Verlet list remembers of its last search; ``offset`` [n_edges, 3] (Å) is shift @ cell."""
+
+    positions: Floats
+    cell: Floats
+    pbc: NDArray[np.bool_]
+    numbers: NDArray[np.integer]
+    edges: NeighborList
+    offset: Floats
+
+    def holds_for(
+        self, positions: Floats, cell: Floats, pbc: NDArray[np.bool_], numbers: NDArray[np.integer], reach: float
+    ) -> bool:
+        same = (
+            np.array_equal(numbers, self.numbers)
+            and np.array_equal(pbc, self.pbc)
+            and np.array_equal(cell, self.cell)
+            and positions.shape == self.positions.shape
+        )
+        if not same or reach == 0:
+            return False
+        moved = positions - self.positions
+        return len(moved) == 0 or bool(np.einsum("ax,ax->a", moved, moved).max() <= reach**2)
+
+
+def _arrays(positions: ArrayLike, cell: ArrayLike, pbc: ArrayLike) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    positions = np.asarray(positions, dtype=np.float64)
+    cell, periodic = np.asarray(cell, dtype=np.float64), np.asarray(pbc, dtype=bool)
+    if positions.ndim != 2 or positions.shape[1] != 3 or cell.shape != (3, 3) or periodic.shape != (3,):
+        raise ValueError(f"{positions.shape=}, {cell.shape=}, {periodic.shape=}; expected [n_atoms, 3], [3, 3] and [3]")
+    return positions, cell, periodic
+
+
+def _search(positions: Floats, cell: Floats, pbc: NDArray[np.bool_], reach: float) -> NeighborList:
+    """All edges that the backend finds within ``reach`` (Å), in our order and with our distances."""
+    if (axis_heights(cell, pbc) == 0).any():
+        raise InputError(f"cell={cell.tolist()} does not span the periodic directions pbc={pbc.tolist()}")
+    backend = vesin.NeighborList(cutoff=reach, full_list=True, n_threads=1)
+    i, j, s = backend.compute(positions, np.where(pbc[:, None], cell, 0.0), pbc, "ijS")
+    centre, neighbor, shift = i.astype(np.int64), j.astype(np.int64), s.astype(np.int64)
+    order = np.lexsort((shift[:, 2], shift[:, 1], shift[:, 0], neighbor, centre))
+    centre, neighbor, shift = centre[order], neighbor[order], shift[order]
+    distance = _distances(positions, centre, neighbor, _offsets(shift, cell))
+    return NeighborList(centre=centre, neighbor=neighbor, shift=shift, distance=distance)
+
+
+def _offsets(shift: Integers, cell: Floats) -> Floats:
+    # Written out: a matrix product may sum in another order for another number of edges.
+    offset: Floats = shift[:, :1] * cell[0] + shift[:, 1:2] * cell[1] + shift[:, 2:] * cell[2]
+    return offset
+
+
+def _distances(positions: Floats, centre: Integers, neighbor: Integers, offset: Floats) -> Floats:
+    x, y, z = ((positions[neighbor] - positions[centre]) + offset).T
+    distance: Floats = np.sqrt(x * x + y * y + z * z)
+    return distance

@@ -1,0 +1,129 @@
+"""Structures from files: anything ASE reads, and pymatgen's JSON.
+
+A path may end in ASE's ``@index`` (``run.traj@-1``, ``set.extxyz@0:100:10``); without it every structure of the file
+is read. Whatever goes wrong is an InputError that names the file.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+from ase.io import read
+from ase.io.formats import UnknownFileTypeError, filetype, parse_filename
+
+from faenet_calc.errors import InputError
+from faenet_calc.files import source_for_ase
+from faenet_calc.graphs.convert import validate
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InputStructure:
+    """A structure and where it came from.
+
+    Attributes:
+        index: Of the structure among those read from its file.
+        alone: Whether it is the only one.
+    """
+
+    atoms: Atoms
+    path: Path
+    index: int
+    alone: bool
+
+    @property
+    def name(self) -> str:
+        """For messages: ``slab.cif``, or ``set.extxyz@3`` if the file has several."""
+        return str(self.path) if self.alone else f"{self.path}@{self.index}"
+
+    @property
+    def stem(self) -> str:
+        """For the names of files made from it: ``slab``, or ``set-3``."""
+        return self.path.stem if self.alone else f"{self.path.stem}-{self.index}"
+
+
+def read_structures(paths: str | Path | Iterable[str | Path], *, check: bool = True) -> list[InputStructure]:
+    """Every structure of the files, in order.
+
+    Args:
+        paths: A file or several, each with or without ``@index``.
+        check: Also refuse structures that cannot be computed (overlapping atoms, non-finite numbers, singular cells).
+
+    Raises:
+        InputError: A file is missing or cannot be read, or a structure cannot be used.
+    """
+    found: list[InputStructure] = []
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        found += _read_file(str(path))
+    if check:
+        for item in found:
+            _check(item)
+    return found
+
+
+def _read_file(given: str) -> list[InputStructure]:
+    name, index = (given, None) if Path(given).exists() else parse_filename(given)
+    path = Path(name)
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise InputError(f"{path}: {what}; expected a structure file")
+    try:
+        structures = _read_pymatgen_json(path)
+        if structures is None:
+            kind = filetype(str(path))
+            structures = read(source_for_ase(path, kind), index=":", format=kind)
+        if index is not None:
+            structures = structures[index]
+    except InputError:
+        raise
+    except UnknownFileTypeError as error:
+        raise InputError(
+            f"{path}: ASE does not know this kind of file; rename it (.extxyz, .cif, POSCAR, …)"
+        ) from error
+    except Exception as error:
+        # Readers of some hundred formats fail in as many ways; all of them mean that this file cannot be used.
+        raise InputError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    structures = structures if isinstance(structures, list) else [structures]
+    if not structures:
+        raise InputError(f"{given}: no structure in it")
+    alone = len(structures) == 1
+    return [InputStructure(atoms=a, path=path, index=n, alone=alone) for n, a in enumerate(structures)]
+
+
+def _read_pymatgen_json(path: Path) -> list[Atoms] | None:
+    """The structures of a file that pymatgen wrote as JSON; None for any other file."""
+    if path.suffix.lower() != ".json":
+        return None
+    content = json.loads(path.read_text())
+    entries = content if isinstance(content, list) else [content]
+    if not entries or not all(isinstance(entry, dict) and "@class" in entry for entry in entries):
+        return None
+    from monty.json import MontyDecoder
+
+    decoder = MontyDecoder()
+    return [_from_pymatgen(decoder.process_decoded(entry), path) for entry in entries]
+
+
+def _from_pymatgen(thing: Any, path: Path) -> Atoms:
+    """Atoms of a pymatgen structure, molecule, or entry that has one."""
+    from pymatgen.io.ase import AseAtomsAdaptor
+
+    structure = getattr(thing, "structure", thing)
+    if not hasattr(structure, "is_ordered"):
+        raise InputError(f"{path} holds a {type(thing).__name__}, expected pymatgen structures or molecules")
+    if not structure.is_ordered:
+        raise InputError(f"{path}: {structure.formula} has partially occupied sites; order it first")
+    return Atoms(AseAtomsAdaptor.get_atoms(structure))
+
+
+def _check(item: InputStructure) -> None:
+    occupancies = item.atoms.info.get("occupancy", {})
+    partial = [site for site, species in occupancies.items() if len(species) > 1 or min(species.values()) < 1 - 1e-6]
+    if partial:
+        raise InputError(f"{item.name}: partially occupied sites {partial[:5]}; order the structure first")
+    try:
+        validate(item.atoms)
+    except InputError as error:
+        raise InputError(f"{item.name}: {error}") from error

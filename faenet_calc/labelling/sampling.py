@@ -1,0 +1,261 @@
+"""One task → snapshots: the system is built and explored, driven by the labelling calculator or the recipe's explorer.
+
+A snapshot of a trajectory is handed out at the moment its energy and forces are known, so a label costs no call of its
+own where the labelling calculator drives.
+Constraints only steer relaxations; the forces that are stored are raw.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from ase import Atoms, units
+from ase.calculators.calculator import Calculator
+from ase.constraints import FixAtoms
+from ase.md.langevin import Langevin
+from ase.optimize import BFGS
+
+from faenet_calc.graphs.tags import ADSORBATE
+from faenet_calc.labelling.adsorbates import gas_molecule, random_rotation
+from faenet_calc.labelling.recipe import Recipe, SamplingConfig
+from faenet_calc.labelling.structures import (
+    Site,
+    Substrate,
+    bulk_cell,
+    place,
+    sites,
+    slab,
+    turned_over,
+    with_both_sides,
+)
+from faenet_calc.labelling.tasks import Task
+
+_EQUAL_MASS_U = 20.0
+_BROKEN_FORCE = 100.0  # eV/Å; a trajectory that gets here is not followed further
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A structure with the calculator that moves it; on a trajectory it has just computed it.
+
+    Attributes:
+        how: ``start``, ``relax``, ``finish``, ``md``, ``rattle``, ``strain`` or ``curve``.
+        site: Kind of the adsorption site at the start; ``none`` without an adsorbate.
+        height: Of an approach curve above contact (Å).
+    """
+
+    atoms: Atoms
+    how: str
+    site: str = "none"
+    height: float | None = None
+
+
+def snapshots(
+    task: Task, recipe: Recipe, calculator: Calculator, labeller: Calculator | None = None
+) -> Iterator[Snapshot]:
+    """Run one task; deterministic in the task's seed.
+
+    Args:
+        calculator: Moves the atoms.
+        labeller: Finishes relaxations, if the recipe asks for it; None leaves them where the calculator ends.
+    """
+    rng = np.random.default_rng(task.seed)
+    explorer = _Explorer(settings=recipe.sampling, calculator=calculator, labeller=labeller, rng=rng)
+    if task.substrate is None:
+        return explorer.molecule(gas_molecule(task.molecule), task.kind)
+    if not task.facet:
+        return explorer.bulk(bulk_cell(task.substrate, rng), task.kind)
+    surface = slab(task.substrate, task.facet, task.size, recipe.vacuum_A, rng)
+    if task.molecule:
+        return explorer.adsorbate(surface, task.substrate, task.molecule, task.kind)
+    return explorer.clean(surface, task.kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Explorer:
+    settings: SamplingConfig
+    calculator: Calculator
+    labeller: Calculator | None
+    rng: np.random.Generator
+
+    def molecule(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
+        """A gas molecule, not periodic."""
+        if kind == "gas-rattle":
+            for _ in range(2 * self.settings.rattled):
+                stretched = atoms.copy()
+                stretched.positions *= self.rng.uniform(0.88, 1.25)
+                yield self._single(self._rattled(stretched), "rattle")
+            return
+        start = self._rattled(atoms)
+        start.positions[:] = start.positions @ random_rotation(self.rng).T
+        yield from self._relax(start)
+        if kind == "gas-md":
+            yield from self._dynamics(start)
+
+    def bulk(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
+        """A crystal: an equation of state, strained and rattled cells, or hot atoms in a strained cell."""
+        if kind == "bulk-md":
+            big = atoms.repeat((2, 1, 1)) if len(atoms) < 8 else atoms
+            yield from self._dynamics(self._strained(big, self.settings.strain))
+            return
+        for scale in self.rng.uniform(0.95, 1.07, size=self.settings.rattled):
+            scaled = atoms.copy()
+            scaled.set_cell(atoms.cell * scale, scale_atoms=True)
+            yield self._single(scaled, "strain")
+        for _ in range(self.settings.rattled):
+            yield self._single(self._rattled(self._strained(atoms, 2 * self.settings.strain)), "strain")
+
+    def clean(self, surface: Atoms, kind: str) -> Iterator[Snapshot]:
+        """A slab without adsorbate."""
+        if kind == "slab-rattle":
+            yield self._single(surface, "start")
+            for _ in range(self.settings.rattled):
+                yield self._single(self._rattled(self._strained(surface, self.settings.strain)), "rattle")
+            return
+        start = self._rattled(self._maybe_strained(surface))
+        if kind == "slab-md":
+            yield from self._dynamics(start)
+        else:
+            yield from self._relax(start)
+
+    def adsorbate(self, surface: Atoms, substrate: Substrate, name: str, kind: str) -> Iterator[Snapshot]:
+        """An adsorbate on a slab, at a site drawn evenly among the kinds of site."""
+        surface = self._maybe_strained(surface)
+        site = self._site(surface)
+        if kind == "curve":
+            explored = self._curve(surface, name, site)
+        else:
+            start = self._in_contact(surface, name, site)
+            if self.settings.both_sides:
+                below = turned_over(surface, substrate)
+                start = with_both_sides(start, self._in_contact(below, name, self._site(below)))
+            explored = self._adsorbed(start, kind)
+        for found in explored:
+            yield Snapshot(atoms=found.atoms, how=found.how, site=site.kind, height=found.height)
+
+    def _in_contact(self, surface: Atoms, name: str, site: Site) -> Atoms:
+        return place(surface, name, site, self.rng.uniform(-0.1, 0.4), self.settings.tilt_deg, self.rng)
+
+    def _adsorbed(self, start: Atoms, kind: str) -> Iterator[Snapshot]:
+        if kind == "rattle":
+            yield self._single(start, "start")
+            for _ in range(self.settings.rattled + 1):
+                yield self._single(self._rattled(start), "rattle")
+            return
+        start.rattle(0.02, rng=self.rng)
+        if kind == "md":
+            yield from self._relax(start, at_most=6)
+            yield from self._dynamics(start)
+            return
+        yield from self._relax(start)
+        for _ in range(self.settings.rattled):
+            yield self._single(self._rattled(start), "rattle")
+
+    def _curve(self, surface: Atoms, name: str, site: Site) -> Iterator[Snapshot]:
+        """Heights from inside contact to far above, at one orientation, over a slightly rattled slab."""
+        surface = surface.copy()
+        surface.rattle(self.rng.uniform(0, 0.05), rng=self.rng)
+        tilt = 30.0 if self.rng.random() < 0.6 else None
+        contact = place(surface, name, site, 0.0, tilt, self.rng)
+        low, high = self.settings.curve_height_A
+        # Squared uniform steps: denser near the surface, where the energy varies.
+        fractions = (np.arange(self.settings.curve_points) + self.rng.random()) / self.settings.curve_points
+        for fraction in fractions:
+            height = low + (high - low) * fraction**2
+            atoms = contact.copy()
+            atoms.positions[atoms.get_tags() == ADSORBATE, 2] += height
+            found = self._single(atoms, "curve")
+            yield Snapshot(atoms=found.atoms, how="curve", height=float(height))
+
+    def _site(self, surface: Atoms) -> Site:
+        found = sites(surface)
+        kinds = sorted({site.kind for site in found})
+        kind = kinds[self.rng.integers(len(kinds))]
+        same = [site for site in found if site.kind == kind]
+        return same[self.rng.integers(len(same))]
+
+    def _single(self, atoms: Atoms, how: str) -> Snapshot:
+        atoms.calc = self.calculator
+        return Snapshot(atoms=atoms, how=how)
+
+    def _relax(self, atoms: Atoms, at_most: int | None = None) -> Iterator[Snapshot]:
+        """Follow BFGS downhill; half of the slabs keep their lower half fixed, as users do, if no adsorbate is there.
+
+        The labeller goes on from where an explorer ends, unless the relaxation is only to take ``at_most`` calls.
+        """
+        settings = self.settings
+        if not atoms.pbc.all() and atoms.pbc.any() and self.rng.random() < 0.5:
+            slab = atoms.get_tags() < ADSORBATE
+            z = atoms.positions[slab, 2]
+            lower = atoms.positions[:, 2] < (z.min() + z.max()) / 2 - 0.1
+            if not lower[~slab].any():
+                atoms.set_constraint(FixAtoms(mask=lower))
+        runs = [("relax", self.calculator, settings.relax_steps if at_most is None else at_most)]
+        if self.labeller is not None and self.labeller is not self.calculator and at_most is None:
+            runs.append(("finish", self.labeller, settings.finish_steps))
+        for how, calculator, steps in runs:
+            if not steps:
+                continue
+            atoms.calc = calculator
+            yield from self._kept(atoms, BFGS(atoms, logfile=None).irun(settings.relax_fmax, steps), how)
+        atoms.set_constraint()
+
+    def _dynamics(self, atoms: Atoms) -> Iterator[Snapshot]:
+        """A short, hot Langevin run with equal masses: light atoms then allow a long step, which saves calls."""
+        settings = self.settings
+        atoms = Atoms(atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc, tags=atoms.get_tags())
+        atoms.set_masses(np.full(len(atoms), _EQUAL_MASS_U))
+        atoms.calc = self.calculator
+        temperature = settings.md_temperatures_K[self.rng.integers(len(settings.md_temperatures_K))]
+        # Half of the kinetic energy soon is potential energy: start at twice the temperature.
+        spread = np.sqrt(_EQUAL_MASS_U * 2 * temperature * units.kB)
+        atoms.set_momenta(self.rng.normal(0, spread, size=(len(atoms), 3)))
+        run = Langevin(
+            atoms,
+            settings.md_timestep_fs * units.fs,
+            temperature_K=temperature,
+            friction=0.02 / units.fs,
+            fixcm=False,
+            rng=self.rng,
+            logfile=None,
+        )
+        yield from self._kept(atoms, run.irun(settings.md_steps), "md", stride=settings.md_stride)
+
+    def _kept(self, atoms: Atoms, steps: Iterator[object], how: str, stride: int = 1) -> Iterator[Snapshot]:
+        """Snapshots of a trajectory that differ from the last kept one, and its end."""
+        last = None
+        for number, _ in enumerate(steps):
+            forces = atoms.get_forces(apply_constraint=False)
+            if not np.isfinite(forces).all() or np.abs(forces).max() > _BROKEN_FORCE:
+                return
+            moved = np.inf if last is None else np.abs(atoms.positions - last).max()
+            if number % stride == 0 and moved > self.settings.min_change_A:
+                last = atoms.positions.copy()
+                yield Snapshot(atoms=atoms, how=how)
+        if last is not None and not np.array_equal(last, atoms.positions):
+            yield Snapshot(atoms=atoms, how=how)
+
+    def _rattled(self, atoms: Atoms) -> Atoms:
+        """A copy with Gaussian noise; bonds inside molecules are stiff and get half of it, plus a common shift."""
+        copy = atoms.copy()
+        copy.set_constraint()
+        low, high = self.settings.rattle_A
+        deviation = self.rng.uniform(low, high)
+        stiff = copy.get_tags() == ADSORBATE
+        noise = self.rng.normal(0, deviation, size=(len(copy), 3))
+        noise[stiff] = 0.5 * noise[stiff] + self.rng.normal(0, deviation, size=3)
+        copy.positions += noise
+        return copy
+
+    def _strained(self, atoms: Atoms, size: float) -> Atoms:
+        """A copy under a random symmetric strain of the periodic directions."""
+        strain = self.rng.uniform(-size, size, size=(3, 3))
+        strain = (strain + strain.T) / 2
+        strain[~atoms.pbc] = 0.0
+        strain[:, ~atoms.pbc] = 0.0
+        copy = atoms.copy()
+        copy.set_cell(np.asarray(atoms.cell) @ (np.eye(3) + strain), scale_atoms=True)
+        return copy
+
+    def _maybe_strained(self, atoms: Atoms) -> Atoms:
+        return self._strained(atoms, self.settings.strain) if self.rng.random() < 0.5 else atoms.copy()

@@ -1,0 +1,261 @@
+"""Starting structures: bulk cells, slabs with tags, adsorption sites, adsorbates on them.
+
+Periodicity says what a structure is: bulk TTT, slab TTF, molecule FFF. Tags are 0 sub-surface, 1 surface, 2 adsorbate.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.build import bcc110, bulk, fcc100, fcc110, fcc111, fcc211, hcp0001
+from ase.data import atomic_numbers, covalent_radii
+from ase.neighborlist import neighbor_list
+from numpy.typing import NDArray
+from scipy.spatial import Delaunay, QhullError
+
+from faenet_calc.graphs.tags import ADSORBATE
+from faenet_calc.labelling.adsorbates import random_rotation, upright
+
+FloatArray = NDArray[np.float64]
+_BUILDERS: dict[str, Callable[..., Atoms]] = {
+    "fcc111": fcc111,
+    "fcc100": fcc100,
+    "fcc110": fcc110,
+    "fcc211": fcc211,
+    "hcp0001": hcp0001,
+    "bcc110": bcc110,
+}
+_NEIGHBORS = {"fcc": 12, "hcp": 12, "bcc": 8}
+_FLAT_A2 = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Substrate:
+    """A metal or random binary alloy on a lattice.
+
+    Attributes:
+        name: ``Pt`` or ``CuPd``: what a held-out rule compares.
+        symbols: One or two elements.
+        fraction: Of the second element.
+        a: Lattice constant (Å); ``c`` for hcp.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    crystal: str
+    a: float
+    c: float | None = None
+    fraction: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """``Pt`` or, with its composition, ``Cu75Pd25``."""
+        if len(self.symbols) == 1:
+            return self.symbols[0]
+        percent = round(100 * self.fraction)
+        return f"{self.symbols[0]}{100 - percent}{self.symbols[1]}{percent}"
+
+    @property
+    def nearest(self) -> float:
+        """Nearest-neighbour distance of the ideal lattice (Å); the shorter of the two kinds for hcp."""
+        if self.c is not None:
+            return min(self.a, math.sqrt(self.a**2 / 3 + self.c**2 / 4))
+        return self.a * (math.sqrt(0.5) if self.crystal == "fcc" else math.sqrt(0.75))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A place on a surface: kind, position (Å) of its centre, and its inward level (mean z of its atoms)."""
+
+    kind: str
+    position: tuple[float, float, float]
+
+
+def bulk_cell(substrate: Substrate, rng: np.random.Generator) -> Atoms:
+    """A small periodic crystal: 4 (fcc), 2 (bcc) or 4 (hcp) atoms; 8 where an alloy needs room for its composition."""
+    lattice: dict[str, Any] = {"a": substrate.a}
+    if substrate.c is not None:
+        lattice["c"] = substrate.c
+    else:
+        lattice["cubic"] = True
+    atoms = bulk(substrate.symbols[0], substrate.crystal, **lattice)
+    repeat = {"fcc": (1, 1, 1), "bcc": (2, 1, 1), "hcp": (1, 2, 1)}[substrate.crystal]
+    atoms = atoms.repeat(repeat if len(substrate.symbols) == 1 else (2 * repeat[0], repeat[1], repeat[2]))
+    atoms.set_tags(0)
+    _mix(atoms, substrate, rng)
+    return atoms
+
+
+def slab(substrate: Substrate, facet: str, size: tuple[int, ...], vacuum: float, rng: np.random.Generator) -> Atoms:
+    """A slab with its surface along +z, periodic in the plane only.
+
+    Args:
+        facet: Such as ``fcc111``.
+        size: ``(n1, n2, layers)`` as ASE's builders count.
+        vacuum: Above and below (Å); nothing sees it, as z is not periodic, unless a user makes it so.
+    """
+    lattice = {"a": substrate.a} if substrate.c is None else {"a": substrate.a, "c": substrate.c}
+    atoms = _BUILDERS[facet](substrate.symbols[0], size, vacuum=vacuum, **lattice)
+    atoms = Atoms(atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=(True, True, False))
+    atoms.set_tags(_surface(atoms, substrate).astype(int))
+    _mix(atoms, substrate, rng)
+    return atoms
+
+
+def _surface(atoms: Atoms, substrate: Substrate) -> NDArray[np.bool_]:
+    """Atoms of the upper half that miss two or more nearest neighbours [n_atoms] (second row of fcc 110: one)."""
+    count = np.bincount(neighbor_list("i", atoms, 1.15 * substrate.nearest), minlength=len(atoms))
+    z = atoms.positions[:, 2]
+    upper: NDArray[np.bool_] = (count <= _NEIGHBORS[substrate.crystal] - 2) & (z > (z.min() + z.max()) / 2)
+    return upper
+
+
+def _mix(atoms: Atoms, substrate: Substrate, rng: np.random.Generator) -> None:
+    if len(substrate.symbols) == 2:
+        count = min(max(round(substrate.fraction * len(atoms)), 1), len(atoms) - 1)
+        chosen = rng.choice(len(atoms), size=count, replace=False)
+        atoms.numbers[chosen] = atomic_numbers[substrate.symbols[1]]
+
+
+def sites(atoms: Atoms) -> tuple[Site, ...]:
+    """High-symmetry sites of a tagged slab: corners, edges and faces of the triangulated surface atoms.
+
+    A corner is ``ontop``; an edge shorter than 1.25 times the shortest one is ``bridge``, a longer one ``longbridge``.
+    A face is ``hollow`` (its circumcentre); where it is an equilateral triangle, it is called ``hcp`` (an atom right
+    below, in the second layer) or ``fcc``.
+    """
+    surface = atoms.positions[atoms.get_tags() == 1]
+    cell = np.asarray(atoms.cell)
+    grid = [(i, j) for i in range(-2, 3) for j in range(-2, 3)]
+    points = np.concatenate([surface + i * cell[0] + j * cell[1] for i, j in grid])
+    found = [Site(kind="ontop", position=_triple(position)) for position in surface]
+    try:
+        triangles = points[Delaunay(points[:, :2]).simplices]
+    except QhullError:  # one row of atoms: no faces
+        return tuple(found)
+    triangles = triangles[_area(triangles) > _FLAT_A2]
+    pairs = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
+    length = np.linalg.norm(pairs[:, 0] - pairs[:, 1], axis=1)
+    faces = [face for face in triangles if _inside(_circumcentre(face), cell)]
+    hollows = [(_hollow_kind(face, atoms), _circumcentre(face)) for face in faces]
+    shortest = length.min()
+    bridges = [
+        ("bridge" if size < 1.25 * shortest else "longbridge", pair.mean(axis=0))
+        for pair, size in zip(pairs, length, strict=True)
+        if size < 1.75 * shortest and _inside(pair.mean(axis=0), cell)
+    ]
+    for kind, position in hollows + bridges:
+        if np.all(_lateral(position, np.array([site.position for site in found]), cell) > 0.3):
+            found.append(Site(kind=kind, position=_triple(position)))
+    return tuple(found)
+
+
+def _hollow_kind(face: FloatArray, atoms: Atoms) -> str:
+    length = np.linalg.norm(face - np.roll(face, 1, axis=0), axis=1)
+    if length.max() > 1.1 * length.min():
+        return "hollow"
+    centre = _circumcentre(face)
+    depth = centre[2] - atoms.positions[:, 2]
+    second = atoms.positions[(depth > 0.5) & (depth < 1.05 * length.mean())]
+    return "hcp" if np.any(_lateral(centre, second, np.asarray(atoms.cell)) < 0.3) else "fcc"
+
+
+def _area(faces: FloatArray) -> FloatArray:
+    """Lateral areas (Å²) [n] of triangles [n, 3, 3]. Three atoms in line at the rim of the points span next to none."""
+    sides = faces[:, 1:, :2] - faces[:, :1, :2]
+    area: FloatArray = np.abs(np.linalg.det(sides)) / 2
+    return area
+
+
+def _circumcentre(face: FloatArray) -> FloatArray:
+    """Point of the plane at equal lateral distance from three corners [3]; z is their mean."""
+    a, b, c = face[:, :2]
+    centre = np.linalg.solve(2 * np.array([b - a, c - a]), np.array([b @ b - a @ a, c @ c - a @ a]))
+    return np.array([*centre, face[:, 2].mean()])
+
+
+def _inside(position: FloatArray, cell: FloatArray) -> bool:
+    fractional = np.linalg.solve(cell[:2, :2].T, position[:2])
+    return bool(np.all(fractional > -1e-6) and np.all(fractional < 1 - 1e-6))
+
+
+def _lateral(point: FloatArray, others: FloatArray, cell: FloatArray) -> FloatArray:
+    """Shortest distances (Å) in the plane [n] from a point [3] to others [n, 3] and their images."""
+    images = np.array([i * cell[0, :2] + j * cell[1, :2] for i in range(-2, 3) for j in range(-2, 3)])
+    difference = others[:, None, :2] - point[:2] + images
+    distances: FloatArray = np.linalg.norm(difference, axis=2).min(axis=1)
+    return distances
+
+
+def _triple(position: FloatArray) -> tuple[float, float, float]:
+    x, y, z = (float(value) for value in position)
+    return x, y, z
+
+
+def place(atoms: Atoms, name: str, site: Site, height: float, tilt: float | None, rng: np.random.Generator) -> Atoms:
+    """The slab with an adsorbate at a site.
+
+    Args:
+        height: Of the whole adsorbate above contact (Å); contact is where a pair of atoms first is as close as the sum
+            of their covalent radii.
+        tilt: Largest angle (degrees) from upright; None draws any orientation.
+    """
+    adsorbate = upright(name)
+    if tilt is None:
+        adsorbate.positions = adsorbate.positions @ random_rotation(rng).T
+    else:
+        adsorbate.rotate(rng.uniform(0, tilt), "x")
+        adsorbate.rotate(rng.uniform(0, 360), "z")
+    adsorbate.positions[:, :2] += np.asarray(site.position)[:2] + rng.normal(0, 0.05, size=2)
+    adsorbate.positions[:, 2] += _contact(atoms, adsorbate) + height
+    return atoms + adsorbate
+
+
+def turned_over(atoms: Atoms, substrate: Substrate) -> Atoms:
+    """A clean slab mirrored in its middle plane, tagged for the surface that is then on top."""
+    turned = atoms.copy()
+    turned.positions[:, 2] = _mirrored(atoms, atoms.positions[:, 2])
+    turned.set_tags(_surface(turned, substrate).astype(int))
+    return turned
+
+
+def with_both_sides(above: Atoms, below: Atoms) -> Atoms:
+    """A slab with the adsorbates of both its sides.
+
+    Args:
+        above: The slab with an adsorbate.
+        below: The same slab turned over, with an adsorbate.
+    """
+    bound = below.get_tags() == ADSORBATE
+    slab, adsorbate = below[~bound], below[bound]
+    adsorbate.positions[:, 2] = _mirrored(slab, adsorbate.positions[:, 2])
+    both = above + adsorbate
+    tags = both.get_tags()
+    tags[: len(slab)] = np.maximum(tags[: len(slab)], slab.get_tags())
+    both.set_tags(tags)
+    return both
+
+
+def _mirrored(slab: Atoms, z: FloatArray) -> FloatArray:
+    """Heights in the mirror of the slab's middle plane."""
+    heights = slab.positions[:, 2]
+    mirrored: FloatArray = heights.min() + heights.max() - z
+    return mirrored
+
+
+def _contact(atoms: Atoms, adsorbate: Atoms) -> float:
+    """By how much to lift the adsorbate (Å) so that it just touches the slab."""
+    cell = np.asarray(atoms.cell)
+    shifts = [i * cell[0] + j * cell[1] for i in range(-2, 3) for j in range(-2, 3)]
+    slab_positions = np.concatenate([atoms.positions + shift for shift in shifts])
+    slab_radii = np.tile(covalent_radii[atoms.numbers], len(shifts))
+    lifts = []
+    for position, number in zip(adsorbate.positions, adsorbate.numbers, strict=True):
+        lateral2 = ((slab_positions[:, :2] - position[:2]) ** 2).sum(axis=1)
+        reach2 = (slab_radii + covalent_radii[number]) ** 2
+        near = lateral2 < reach2
+        lifts.append(np.max(slab_positions[near, 2] + np.sqrt(reach2[near] - lateral2[near])) - position[2])
+    return float(max(lifts))

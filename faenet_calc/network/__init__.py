@@ -1,0 +1,5 @@
+"""Framed graphs to per-atom numbers: FAENet.
+
+In: structures copied into their frames. Out: :class:`~faenet_calc.network.faenet.NetworkOutput`, energies and in-frame
+forces in the units of the network. May import ``frames`` and what lies below it.
+"""

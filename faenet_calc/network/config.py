@@ -1,0 +1,97 @@
+"""Settings of the network."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Activation = Literal[
+    "swish", "silu", "relu", "gelu", "tanh", "softplus", "elu", "leaky_relu", "mish", "sigmoid", "selu", "celu",
+    "relu6", "hardswish", "hardtanh", "softsign", "logsigmoid", "tanhshrink",
+]  # fmt: skip
+MessageKind = Literal[
+    "simple", "edge_filter", "base", "updownscale", "updownscale_base", "updown_local_env", "attention"
+]
+EdgeFeatures = Literal["r_and_distance", "r", "harmonics", "all"]
+JumpingConnection = Literal["none", "add", "concat", "concat_atom", "concat_energies"]
+EnergyWeighting = Literal["none", "initial", "final"]
+DecoderKind = Literal["simple", "mlp", "res", "res_updown"]
+DecoderNorm = Literal["none", "batch", "layer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtomEmbeddingConfig:
+    """What an atom is described by before messages (paper, "Embedding Block").
+
+    Attributes:
+        n_elements: Rows of the atomic-number table minus one; Z up to this number can be embedded.
+        tag_channels: Width of the tag embedding (0 sub-surface, 1 surface, 2 adsorbate); 0 leaves tags out.
+        group_period_channels: Width of each of the group and period embeddings; 0 leaves both out.
+        properties: Which table of physical properties is appended: none, our own, or upstream's 14 columns.
+        properties_channels: Width of a linear layer on the properties; 0 appends them as they are.
+        second_layer: Two linear layers instead of one (also in the edge embedding).
+    """
+
+    n_elements: int = 118
+    tag_channels: int = 0
+    group_period_channels: int = 16
+    properties: Literal["none", "modern", "upstream"] = "modern"
+    properties_channels: int = 0
+    second_layer: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """The direct-force head."""
+
+    kind: DecoderKind = "mlp"
+    channels: int = 128
+    norm: DecoderNorm = "layer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The network inside a potential.
+
+    Attributes:
+        hidden_channels: Width H of the atom state.
+        filters: Width F of filters and messages (``simple`` and ``attention`` use H).
+        interactions: Number L of interaction blocks.
+        gaussians: Number G of radial basis functions.
+        cutoff: Largest distance of an edge (Å).
+        envelope_power: Exponent p of the polynomial cutoff envelope on every message; 0 leaves the jump of the paper.
+        message: How messages are made (paper Eq. 7 and its ablations).
+        edge_features: What an edge is described by; the paper's choice is ``r_and_distance``.
+        split_filter: Compute the node parts of a filter's linear map once per node. Same function, about half the work;
+            off for imported weights, whose round-off is then upstream's too.
+        extra_layer: One more linear layer in every interaction ("complex MP").
+        feed_forward: Width of a two-layer network of every atom after each interaction; 0 leaves it out. There are some
+            forty edges to an atom, so width is cheap here.
+        graph_norm: GraphNorm per structure and frame, as upstream weights need; off for a true energy surface.
+        mean_neighbors: Messages are divided by the square root of this number; 1 leaves them as they are.
+        jumping: How the outputs of all blocks are combined. ``concat`` mixes per-atom outputs without bias;
+            ``concat_energies`` is upstream's mix of structure energies with a bias (not extensive).
+        energy_weighting: Weights of the per-atom outputs from the initial or final atom state.
+        decoder: Direct-force head, or None.
+    """
+
+    hidden_channels: int = 128
+    filters: int = 128
+    interactions: int = 4
+    gaussians: int = 32
+    cutoff: float = 5.0
+    activation: Activation = "swish"
+    envelope_power: int = 6
+    message: MessageKind = "updownscale_base"
+    edge_features: EdgeFeatures = "r_and_distance"
+    split_filter: bool = True
+    extra_layer: bool = False
+    feed_forward: int = 0
+    graph_norm: bool = False
+    mean_neighbors: float = 1.0
+    jumping: JumpingConnection = "concat"
+    energy_weighting: EnergyWeighting = "none"
+    atoms: AtomEmbeddingConfig = field(default_factory=AtomEmbeddingConfig)
+    decoder: DecoderConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.feed_forward < 0:
+            raise ValueError(f"feed_forward = {self.feed_forward}, expected a width, or 0 to leave it out")

@@ -1,0 +1,72 @@
+"""Everything but the weights of a potential: its settings, as stored in a checkpoint."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from faenet_calc.frames.config import FramesConfig
+from faenet_calc.graphs.config import GraphConfig
+from faenet_calc.network.config import ModelConfig
+
+ForceKind = Literal["gradient", "direct", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyConfig:
+    """What the energy of a potential means.
+
+    Attributes:
+        kind: Total energy, adsorption energy, relaxed adsorption energy, formation energy, or another scalar.
+        reference: In words, the zero of the energy.
+        level_of_theory: In words, e.g. "PBE (VASP)".
+        unit: Unit of the scalar; eV unless ``kind`` is "other".
+    """
+
+    kind: Literal["total", "adsorption", "relaxed-adsorption", "formation", "other"] = "total"
+    reference: str = "unknown"
+    level_of_theory: str = "unknown"
+    unit: str = "eV"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalizationConfig:
+    """From the network's numbers to physical units: energy = scale · network + shift + Σ references.
+
+    Attributes:
+        scale: Of the energy (eV).
+        shift: Per structure (eV); 0 for an extensive energy.
+        force_scale: Of direct forces (eV/Å).
+        references: Energy per atom (eV) by element symbol; missing elements count as 0.
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+    force_scale: float = 1.0
+    references: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PotentialConfig:
+    """Everything but the weights of a potential.
+
+    Attributes:
+        forces: The potential's own kind of forces.
+        forces_on_free_atoms_only: Direct forces were trained on unconstrained atoms only.
+        supported_elements: Atomic numbers that can be embedded; empty for all rows of the table.
+        trained_elements: Atomic numbers that occurred in training; empty if unknown.
+        name: Of the model, for people.
+    """
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    frames: FramesConfig = field(default_factory=FramesConfig)
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    energy: EnergyConfig = field(default_factory=EnergyConfig)
+    normalization: NormalizationConfig = field(default_factory=NormalizationConfig)
+    forces: ForceKind = "gradient"
+    forces_on_free_atoms_only: bool = False
+    supported_elements: tuple[int, ...] = ()
+    trained_elements: tuple[int, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.forces == "direct" and self.model.decoder is None:
+            raise ValueError("forces = 'direct' needs model.decoder, e.g. {kind: mlp, channels: 128, norm: layer}")

@@ -1,0 +1,138 @@
+"""Strict conversion between frozen settings dataclasses and nested mappings (JSON, YAML).
+
+:func:`from_mapping` collects unknown keys, wrong types and invalid choices and reports them together, each with its
+dotted path and the nearest valid name.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+from faenet_calc.errors import InputError
+
+T = TypeVar("T")
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """A nested plain dictionary of a settings dataclass (tuples become lists), ready for JSON or YAML."""
+
+    def plain(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, Mapping):
+            return {key: plain(item) for key, item in value.items()}
+        return value
+
+    result = plain(config)
+    assert isinstance(result, dict)
+    return result
+
+
+def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str = "settings") -> T:
+    """Build the frozen dataclass ``cls`` from a nested mapping, strictly.
+
+    Args:
+        cls: A settings dataclass.
+        mapping: Nested plain values, as read from YAML or JSON.
+        source: What the mapping is, for the error message.
+
+    Raises:
+        InputError: With every mistake on its own line.
+    """
+    mistakes: list[str] = []
+    value = _build(cls, mapping, "", mistakes)
+    if mistakes:
+        raise InputError(f"{source}: {len(mistakes)} mistake(s)\n" + "\n".join(f"  - {m}" for m in mistakes))
+    return typing.cast(T, value)
+
+
+def _build(kind: Any, value: Any, path: str, mistakes: list[str]) -> Any:
+    """``value`` as ``kind``, or None after noting a mistake."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(typing.cast(type, kind), value, path, mistakes)
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(kind)
+        if value is None and type(None) in options:
+            return None
+        others = [option for option in options if option is not type(None)]
+        attempts: list[list[str]] = []
+        for option in others:
+            trial: list[str] = []
+            built = _build(option, value, path, trial)
+            if not trial:
+                return built
+            attempts.append(trial)
+        mistakes.extend(sorted(attempts, key=len)[0])
+        return None
+    if origin is Literal:
+        choices = typing.get_args(kind)
+        if value in choices and not (isinstance(value, bool) and not any(isinstance(c, bool) for c in choices)):
+            return value
+        mistakes.append(
+            f"{path} = {value!r}, expected one of {', '.join(map(repr, choices))}{_nearest(value, choices)}"
+        )
+        return None
+    if origin in (tuple, list):
+        if not isinstance(value, list | tuple):
+            mistakes.append(f"{path} = {value!r}, expected a list")
+            return None
+        item_kind = typing.get_args(kind)[0]
+        items = [_build(item_kind, item, f"{path}[{n}]", mistakes) for n, item in enumerate(value)]
+        return tuple(items) if origin is tuple else items
+    if origin is dict or kind is dict:
+        if isinstance(value, Mapping):
+            return dict(value)
+        mistakes.append(f"{path} = {value!r}, expected a mapping")
+        return None
+    return _build_scalar(kind, value, path, mistakes)
+
+
+def _build_scalar(kind: Any, value: Any, path: str, mistakes: list[str]) -> Any:
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+        return value
+    mistakes.append(f"{path} = {value!r} ({type(value).__name__}), expected {kind.__name__}")
+    return None
+
+
+def _build_dataclass(cls: type, value: Any, path: str, mistakes: list[str]) -> Any:
+    if isinstance(value, cls):
+        return value
+    if not isinstance(value, Mapping):
+        mistakes.append(f"{path or cls.__name__} = {value!r}, expected a mapping of {cls.__name__} settings")
+        return None
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    before = len(mistakes)
+    arguments = {}
+    for key, item in value.items():
+        where = f"{path}.{key}" if path else str(key)
+        if key in names:
+            arguments[key] = _build(hints[key], item, where, mistakes)
+        else:
+            mistakes.append(f"{where} is not a setting{_nearest(key, names)}; known: {', '.join(names)}")
+    for f in dataclasses.fields(cls):
+        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        if required and f.name not in value:
+            mistakes.append(f"{path + '.' if path else ''}{f.name} is missing")
+    if len(mistakes) > before:
+        return None
+    try:
+        return cls(**arguments)
+    except ValueError as error:
+        mistakes.append(f"{path or cls.__name__}: {error}")
+        return None
+
+
+def _nearest(word: Any, choices: typing.Iterable[Any]) -> str:
+    close = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,156 @@
+"""From the name of an ensemble to an ASE integrator.
+
+ensemble           integrator (ASE)       conserved quantity              goes on exactly after a restart
+nve                VelocityVerlet         total energy                    yes
+nvt-langevin       Langevin               none                            yes
+nvt-bussi          Bussi                  total energy − heat taken up    yes
+nvt-nose-hoover    NoseHooverChainNVT     that of the extended system     no, the thermostat starts at rest
+npt                IsotropicMTKNPT        that of the extended system     no, thermostat and barostat start at rest
+npt-flexible       MTKNPT                 that of the extended system     no, thermostat and barostat start at rest
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixAtoms, FixCartesian, FixCom
+
+from faenet_calc.errors import InputError
+from faenet_calc.units import FS, GPA, K
+
+ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt-flexible")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleSettings:
+    """What is held constant, and how tightly.
+
+    Attributes:
+        ensemble: One of `ENSEMBLES`.
+        temperature_K: Of the thermostat and of the first velocities.
+        timestep_fs: Of the integrator.
+        pressure_GPa: Of the barostat.
+        thermostat_fs: Time constant of the thermostat (Langevin: one over the friction).
+        barostat_fs: Time constant of the barostat.
+        seed: Of the first velocities and of stochastic thermostats.
+    """
+
+    ensemble: str
+    temperature_K: float
+    timestep_fs: float
+    pressure_GPa: float
+    thermostat_fs: float
+    barostat_fs: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.ensemble not in ENSEMBLES:
+            raise InputError(f"ensemble={self.ensemble!r}, expected one of {', '.join(ENSEMBLES)}")
+        for name in ("timestep_fs", "thermostat_fs", "barostat_fs"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name}={getattr(self, name)}, expected more than 0")
+        if self.temperature_K < 0 or (self.temperature_K == 0 and self.ensemble != "nve"):
+            raise InputError(f"temperature_K={self.temperature_K}, expected more than 0")
+        if self.pressure_GPa and not self.ensemble.startswith("npt"):
+            raise InputError(f"pressure_GPa={self.pressure_GPa} has no effect with ensemble={self.ensemble!r}; use npt")
+
+
+class StepNoise:
+    """Random numbers that depend on the seed and the number of the step only, so that a restart draws the same."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.at(0)
+
+    def at(self, step: int) -> None:
+        """Begin the numbers of a step."""
+        self._generator = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, step]))
+
+    def standard_normal(self, size: Any = None) -> Any:
+        """As in numpy."""
+        return self._generator.standard_normal(size)
+
+    def standard_gamma(self, shape: float) -> Any:
+        """As in numpy."""
+        return self._generator.standard_gamma(shape)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Integrator:
+    """An ASE integrator, its noise, and the quantity (eV) that it conserves (None if there is none)."""
+
+    dynamics: Any
+    noise: StepNoise
+    conserved: Callable[[], float] | None
+
+
+def build_integrator(atoms: Atoms, settings: EnsembleSettings) -> Integrator:
+    """The integrator of an ensemble for atoms that have a calculator and momenta."""
+    from ase.md.bussi import Bussi
+    from ase.md.langevin import Langevin
+    from ase.md.verlet import VelocityVerlet
+
+    step, damping = settings.timestep_fs * FS, settings.thermostat_fs * FS
+    temperature, noise = settings.temperature_K, StepNoise(settings.seed)
+    dynamics: Any
+    if settings.ensemble == "nve":
+        dynamics = VelocityVerlet(atoms, step)
+        return Integrator(dynamics=dynamics, noise=noise, conserved=atoms.get_total_energy)
+    if settings.ensemble == "nvt-langevin":
+        # fixcm=True would not sample the canonical distribution; use the constraint FixCom to hold the centre of mass.
+        dynamics = Langevin(atoms, step, temperature_K=temperature, friction=1 / damping, fixcm=False, rng=noise)
+        return Integrator(dynamics=dynamics, noise=noise, conserved=None)
+    if settings.ensemble == "nvt-bussi":
+        dynamics = Bussi(atoms, step, temperature_K=temperature, taut=damping, rng=noise)
+        return Integrator(
+            dynamics=dynamics,
+            noise=noise,
+            conserved=lambda: float(atoms.get_total_energy() - dynamics.transferred_energy),
+        )
+    dynamics = _extended(atoms, settings)
+    return Integrator(dynamics=dynamics, noise=noise, conserved=dynamics.get_conserved_energy)
+
+
+def _extended(atoms: Atoms, settings: EnsembleSettings) -> Any:
+    """Nosé–Hoover chains, with or without a Martyna–Tobias–Klein barostat."""
+    from ase.md import nose_hoover_chain as chains
+
+    from faenet_calc.simulate.nose_hoover import NoseHooverWithFixedAtoms
+
+    step, damping = settings.timestep_fs * FS, settings.thermostat_fs * FS
+    temperature = settings.temperature_K
+    if settings.ensemble == "nvt-nose-hoover":
+        if not all(isinstance(constraint, FixAtoms | FixCartesian) for constraint in atoms.constraints):
+            raise InputError(
+                "nvt-nose-hoover works with fixed atoms (FixAtoms, FixCartesian) but with no other constraint; use "
+                "nvt-langevin or nvt-bussi"
+            )
+        return NoseHooverWithFixedAtoms(atoms, step, temperature_K=temperature, tdamp=damping)
+    if atoms.constraints:
+        raise InputError("npt moves every atom with the cell and works without constraints only; use an nvt ensemble")
+    if not atoms.pbc.all():
+        raise InputError(f"npt needs a structure periodic in three directions, this one has pbc {atoms.pbc.tolist()}")
+    engine = chains.IsotropicMTKNPT if settings.ensemble == "npt" else chains.MTKNPT
+    return engine(
+        atoms,
+        step,
+        temperature_K=temperature,
+        pressure_au=settings.pressure_GPa * GPA,
+        tdamp=damping,
+        pdamp=settings.barostat_fs * FS,
+    )
+
+
+def draw_momenta(atoms: Atoms, temperature_kelvin: float, seed: int) -> None:
+    """Give the atoms Maxwell–Boltzmann momenta, p = √(m k_B T) ξ.
+
+    The centre of mass is at rest afterwards, unless atoms are fixed; the temperature then fluctuates as it should.
+    """
+    masses = atoms.get_masses()
+    noise = np.random.default_rng(seed).standard_normal((len(atoms), 3))
+    momenta = noise * np.sqrt(masses * K * temperature_kelvin)[:, None]
+    if len(atoms) > 1 and all(isinstance(constraint, FixCom) for constraint in atoms.constraints):
+        momenta -= masses[:, None] * momenta.sum(axis=0) / masses.sum()
+    atoms.set_momenta(momenta)

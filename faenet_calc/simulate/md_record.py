@@ -1,0 +1,72 @@
+"""What a run of molecular dynamics writes down, and the drift of its conserved quantity."""
+
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_COLUMNS = ("time_fs", "potential", "temperature", "conserved")
+_HEADER = f"{'step':>10} {'time/ps':>12} {'E_pot/eV':>16} {'T/K':>10} {'conserved/eV':>18}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """A straight line through the conserved quantity of an ensemble.
+
+    Attributes:
+        meV_per_atom_ps: Slope.
+        std_meV_per_atom: Standard deviation from the line.
+    """
+
+    meV_per_atom_ps: float
+    std_meV_per_atom: float
+
+
+@dataclass(kw_only=True, eq=False)
+class Record:
+    """Series of a run, one value every ``interval`` steps, and their log file.
+
+    Attributes:
+        interval: Steps between two records and snapshots.
+        check_interval: Steps between two looks at the limits.
+        logfile: Gets a line per record; "-" is the terminal, None nothing.
+        values: The records one after the other, so that a long run stays small.
+    """
+
+    interval: int
+    check_interval: int
+    logfile: str | Path | None = None
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, *, step: int, time_fs: float, potential: float, temperature: float, conserved: float) -> None:
+        """Write down one moment."""
+        if not self.values:
+            self._log(_HEADER)
+        self.values.extend((time_fs, potential, temperature, conserved))
+        kept = "-" if np.isnan(conserved) else f"{conserved:.8f}"
+        self._log(f"{step:10d} {time_fs / 1000:12.4f} {potential:16.8f} {temperature:10.2f} {kept:>18}\n")
+
+    def series(self, name: str) -> NDArray[np.float64]:
+        """[n_records] time_fs, potential, temperature or conserved."""
+        return np.array(self.values).reshape(-1, len(_COLUMNS))[:, _COLUMNS.index(name)]
+
+    def _log(self, line: str) -> None:
+        if self.logfile is None:
+            return
+        if str(self.logfile) == "-":
+            print(line, end="", flush=True)
+            return
+        with open(self.logfile, "a") as file:
+            file.write(line)
+
+
+def fit_drift(record: Record, n_atoms: int) -> Drift | None:
+    """The drift of the conserved quantity; None if there is none, or less than three records."""
+    times, values = record.series("time_fs") / 1000, record.series("conserved") * 1000 / n_atoms
+    if len(times) < 3 or not np.isfinite(values).all():
+        return None
+    times, values = times - times.mean(), values - values.mean()
+    slope = float(times @ values / (times @ times))
+    return Drift(meV_per_atom_ps=slope, std_meV_per_atom=float(np.std(values - slope * times)))

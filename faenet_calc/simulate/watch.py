@@ -1,0 +1,103 @@
+"""When to stop molecular dynamics: what an exploding or extrapolating run looks like."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.data import covalent_radii
+
+from faenet_calc.errors import InputError
+from faenet_calc.graphs.neighbors import neighbor_list
+
+_OVERLAP = 0.5  # times the sum of covalent radii; CO has 0.79, Cu at 1 TPa about 0.7
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Beyond which a run is stopped.
+
+    Attributes:
+        max_temperature_K: Kinetic temperature.
+        max_energy_change: (eV/atom) of the potential energy since the start, up or down.
+        max_frame_std: (eV/Å) largest spread of a force over frames; None does not look.
+        max_committee_std: (eV/Å) largest spread of a force over a committee; None does not look.
+    """
+
+    max_temperature_K: float
+    max_energy_change: float
+    max_frame_std: float | None = None
+    max_committee_std: float | None = None
+
+
+class Watch:
+    """Looks at a running structure and says why it must stop."""
+
+    def __init__(self, atoms: Atoms, limits: Limits) -> None:
+        self._limits = limits
+        self._start_energy = float(atoms.get_potential_energy())
+        self._spreads = [
+            (limit, _spread_reader(atoms.calc, name, argument), what, argument)
+            for limit, name, what, argument in (
+                (limits.max_frame_std, "forces_frame_std", "spread over frames", "max_frame_std"),
+                (limits.max_committee_std, "forces_var", "committee spread", "max_committee_std"),
+            )
+            if limit is not None
+        ]
+
+    def reason(self, atoms: Atoms) -> str | None:
+        """Why to stop now; None to go on."""
+        energy, forces = float(atoms.get_potential_energy()), atoms.get_forces(apply_constraint=False)
+        state = (energy, forces, atoms.positions, atoms.get_momenta(), atoms.cell.array)
+        if not all(np.isfinite(values).all() for values in state):
+            return "energy, forces, positions or momenta are not finite numbers"
+        limits = self._limits
+        temperature = atoms.get_temperature()
+        if temperature > limits.max_temperature_K:
+            return f"the temperature exploded: {temperature:.0f} K, limit {limits.max_temperature_K:.0f} K"
+        change = (energy - self._start_energy) / len(atoms)
+        if abs(change) > limits.max_energy_change:
+            return (
+                f"the potential energy exploded: {change:+.2f} eV/atom since the start, limit "
+                f"{limits.max_energy_change} eV/atom"
+            )
+        return _overlap(atoms) or self._too_uncertain(atoms)
+
+    def _too_uncertain(self, atoms: Atoms) -> str | None:
+        for limit, read, what, argument in self._spreads:
+            spread = read(atoms)
+            worst = int(np.argmax(spread))
+            if not spread[worst] <= limit:
+                return (
+                    f"the model is unsure: {what} of the force on atom {worst} ({atoms.symbols[worst]}) is "
+                    f"{spread[worst]:.3f} eV/Å, {argument}={limit}"
+                )
+        return None
+
+
+def _overlap(atoms: Atoms) -> str | None:
+    radius = covalent_radii[atoms.numbers]
+    edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, 2 * _OVERLAP * float(radius.max()))
+    allowed = _OVERLAP * (radius[edges.centre] + radius[edges.neighbor])
+    for n in np.flatnonzero(edges.distance < allowed)[:1]:
+        i, j = edges.centre[n], edges.neighbor[n]
+        return f"atoms overlap: {atoms.symbols[i]}{i} and {atoms.symbols[j]}{j} are {edges.distance[n]:.2f} Å apart"
+    return None
+
+
+def _spread_reader(calc: Any, name: str, argument: str) -> Callable[[Atoms], Any]:
+    """A function that gives [n_atoms] spreads (eV/Å) of the forces."""
+    if name not in getattr(calc, "implemented_properties", ()):
+        raise InputError(
+            f"{argument} was given, but {type(calc).__name__} has no {name}; "
+            + ("give several models" if name == "forces_var" else "use FAENetCalculator, or leave the limit out")
+        )
+
+    def read(atoms: Atoms) -> Any:
+        value = np.asarray(calc.get_property(name, atoms))
+        if name == "forces_var":
+            return np.sqrt(value.reshape(len(atoms), -1).sum(axis=1))
+        return np.linalg.norm(value.reshape(len(atoms), -1), axis=1)
+
+    return read
