@@ -7,7 +7,7 @@ import numpy as np
 from ase.io import read, write
 from small_set import write_small_set
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 import pack_labels
 
 
