@@ -1,20 +1,26 @@
-"""Progress of long work: a bar on a terminal, a line now and then in a log file."""
+"""Progress of long tasks: a bar on a terminal, an occasional line in a log file."""
 
 import sys
 from typing import Any
 
 from tqdm import tqdm
 
-_SECONDS_BETWEEN_LINES_OF_A_LOG = 30.0
+_LOG_INTERVAL_S = 30.0  # between lines where stderr is not a terminal
 
 
 def progress_bar(*, shown: bool, **settings: Any) -> "tqdm[Any]":
     """A tqdm bar on stderr.
 
     Args:
-        shown: False makes it silent.
-        settings: Of tqdm: total, unit, desc, initial.
+        shown: Whether to draw it. A hidden bar accepts the same calls.
+        settings: Arguments of tqdm: total, unit, desc, initial.
     """
     if not sys.stderr.isatty():
-        settings["mininterval"] = _SECONDS_BETWEEN_LINES_OF_A_LOG
+        settings["mininterval"] = _LOG_INTERVAL_S
     return tqdm(disable=not shown, **settings)
+
+
+def print_above_bars(text: str) -> None:
+    """Print a line on stderr without breaking the bars that are drawn there."""
+    tqdm.write(text, file=sys.stderr)
+    sys.stderr.flush()

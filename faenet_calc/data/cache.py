@@ -9,13 +9,12 @@ into it when whole, so nobody ever sees half a cache; a lock makes other process
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from faenet_calc.data.formats import Record, find_files, read_records
 from faenet_calc.data.labels import Labels, labels_of, scalar_keys
 from faenet_calc.errors import InputError
+from faenet_calc.files import locked
 from faenet_calc.graphs.neighbors import axis_heights, neighbor_list
 from faenet_calc.graphs.tags import TagSource, resolve_tags
 
@@ -103,12 +103,11 @@ def open_cache(
     if is_whole(place):
         return place
     folder.mkdir(parents=True, exist_ok=True)
-    with _lock(folder / f"{key}.lock") as alone:
+    with locked(folder / f"{key}.lock"):
         if is_whole(place):
             return place
-        if alone:
-            for left_over in folder.glob(f".{key}-*"):
-                shutil.rmtree(left_over, ignore_errors=True)
+        for left_over in folder.glob(f".{key}-*"):
+            shutil.rmtree(left_over, ignore_errors=True)
         building = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
         try:
             _build(building, read_records(paths, trust_pickle=trust_pickle, progress=progress), settings)
@@ -281,18 +280,6 @@ def _narrow(path: Path, name: str) -> str:
             stream.write(wide[block].astype(narrow).tobytes())
     smaller.replace(path)
     return narrow
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[bool]:
-    """Wait until nobody else holds the lock; False where the file system has no locks."""
-    with path.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            held = True
-        except OSError:
-            held = False
-        yield held
 
 
 def _move(building: Path, place: Path) -> None:

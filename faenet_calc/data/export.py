@@ -4,7 +4,6 @@ Forces are written as they were read, raw; constraints, arrays and words of the 
 """
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from faenet_calc.data.formats import Record, need_package, read_records
 from faenet_calc.data.labels import labels_of, raw_forces
 from faenet_calc.data.splits import split_dataset
 from faenet_calc.errors import InputError
-from faenet_calc.files import COMPRESSED, plain_name
+from faenet_calc.files import COMPRESSED, atomic_files, plain_name
 
 ENDINGS = (".extxyz", ".xyz", ".traj", ".db", ".aselmdb")
 
@@ -65,7 +64,8 @@ def export(
     """
     _refuse([out], overwrite=overwrite)
     count = 0
-    with _whole([out]) as (temporary,), writer(temporary) as add:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_files([out]) as (temporary,), writer(temporary) as add:
         for record in read_records(files, trust_pickle=trust_pickle, progress=progress):
             add(labelled_atoms(record, energy_key=energy_key, forces_key=forces_key))
             count += 1
@@ -116,7 +116,7 @@ def export_split(
     targets = [folder / f"{name}.{ending}" for name in split]
     _refuse(targets, overwrite=overwrite)
     folder.mkdir(parents=True, exist_ok=True)
-    with _whole(targets) as temporary, contextlib.ExitStack() as stack:
+    with atomic_files(targets) as temporary, contextlib.ExitStack() as stack:
         add = {name: stack.enter_context(writer(path)) for name, path in zip(split, temporary, strict=True)}
         for position, record in enumerate(read_records(files, trust_pickle=trust_pickle, progress=progress)):
             if position in owner:
@@ -176,15 +176,3 @@ def _refuse(targets: Sequence[Path], *, overwrite: bool) -> None:
             )
         if path.exists() and not overwrite:
             raise InputError(f"{path} exists; give --overwrite to replace it, or choose another name")
-
-
-@contextlib.contextmanager
-def _whole(targets: Sequence[Path]) -> Iterator[list[Path]]:
-    """Temporary names for files that appear under their own names when everything is written."""
-    folder = targets[0].parent
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".writing-") as scratch:
-        temporary = [Path(scratch) / path.name for path in targets]
-        yield temporary
-        for path, target in zip(temporary, targets, strict=True):
-            os.replace(path, target)

@@ -1,7 +1,5 @@
 """Structures into files: whole or not at all, and never over somebody's file without being told to."""
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +8,7 @@ from ase.io import write
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
 from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 
 
 def refuse_existing(path: str | Path | None, *, overwrite: bool, hint: str = "give --overwrite to replace it") -> None:
@@ -51,9 +50,5 @@ def write_structures(path: str | Path, structures: Sequence[Atoms], *, overwrite
     """
     refuse_existing(path, overwrite=overwrite)
     check_format(path, several=len(structures) > 1)
-    path = Path(path)
-    # The temporary file keeps the name inside a folder of its own, because the name decides the format.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        temporary = Path(folder) / path.name
-        write(temporary, list(structures) if len(structures) > 1 else structures[0])
-        os.replace(temporary, path)
+    content = list(structures) if len(structures) > 1 else structures[0]
+    write_atomically(path, lambda temporary: write(temporary, content))

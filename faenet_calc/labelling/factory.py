@@ -5,7 +5,6 @@ One process writes. A finished task is appended to the labels (``label_files.py`
 its task runs again, so at most the tasks under way are lost.
 """
 
-import fcntl
 import json
 import multiprocessing
 import os
@@ -13,15 +12,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 
 from faenet_calc.errors import InputError
+from faenet_calc.files import locked
 from faenet_calc.labelling.label_files import FILES, LabelFile, LabelFormat, append_text
 from faenet_calc.labelling.labels import build_calculator, fingerprint, label
 from faenet_calc.labelling.recipe import Recipe
@@ -91,7 +90,7 @@ def generate(
     if workers < 1:
         raise InputError(f"workers = {workers}, expected at least 1")
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
+    with locked(out / LOCK, wait=False):
         writer = _Writer(out, recipe, form)
         wanted = [task for task in plan(recipe) if recipe.with_heldout or task.split != "heldout"]
         todo = [task for task in wanted if task.index not in writer.done]
@@ -259,14 +258,3 @@ class _Writer:
         for line in lines:
             self._count(line)
         self._labels.cut(lines[-1]["end"] if lines else 0, self.progress.labels)
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[TextIO]:
-    """Hold the folder; the lock ends with the process, however it ends."""
-    with (out / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{out} is in use by another process; wait for it or choose another folder") from error
-        yield file

@@ -15,7 +15,6 @@ Any damaged bit of weights or config is found on loading. No file is ever unpick
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from torch import Tensor
 
 import faenet_calc
 from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 from faenet_calc.potential import shipped
 from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.potential.potential import Potential, as_dtype
@@ -72,7 +72,7 @@ def save_potential(potential: Potential, path: str | Path, *, extra: Mapping[str
         "extra": _dump_extra(remembered),
         "sha256": _content_hash(config, tensors),
     }
-    _write_atomically(target, to_bytes(tensors, metadata))
+    write_atomically(target, to_bytes(tensors, metadata))
     return target
 
 
@@ -252,22 +252,3 @@ def _content_hash(config: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"\0{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _write_atomically(target: Path, content: bytes) -> None:
-    """Write beside the target, force it to disk, then rename: a reader sees the old file or the new one."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    if os.name == "posix":
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

@@ -9,10 +9,10 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.writing import write_structures
+from faenet_calc.progress import progress_bar
 from faenet_calc.simulate.ensembles import EnsembleSettings, Integrator, build_integrator, draw_momenta
 from faenet_calc.simulate.md_record import Drift, Record, fit_drift
 from faenet_calc.simulate.trajectory import RunTrajectory
@@ -144,9 +144,7 @@ class _Run:
         if self.snapshots.last is None:
             self.snapshots.write(freeze(self.work), 0)
         reason = None
-        with tqdm(
-            desc="md", unit=" steps", total=steps, initial=self.n_steps, disable=None if progress else True
-        ) as bar:
+        with progress_bar(shown=progress, desc="md", unit=" steps", total=steps, initial=self.n_steps) as bar:
             while reason is None and self.n_steps < steps:
                 reason = self._step(steps)
                 bar.update()

@@ -13,10 +13,10 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import Calculator, CalculatorError
 from ase.filters import FrechetCellFilter
-from tqdm import tqdm
 
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.tags import TagSource
+from faenet_calc.progress import progress_bar
 from faenet_calc.simulate.anomalies import find_anomalies
 from faenet_calc.simulate.descent import Descent
 from faenet_calc.simulate.trajectory import RunTrajectory
@@ -98,7 +98,7 @@ def relax(
         pressure_GPa: Outer pressure, with ``relax_cell``.
         trajectory: A .traj file that gets every step and survives a kill.
         logfile: ASE's log; "-" for the terminal.
-        progress: A bar on stderr, if that is a terminal.
+        progress: Show a progress bar on stderr.
         resume: Go on from ``trajectory`` if it exists. Running the same call again after a kill finishes it.
         overwrite: Replace an existing trajectory instead of refusing.
         tags: What is slab and adsorbate, for the anomalies.
@@ -143,7 +143,7 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
     error, converged = None, False
     if n_done == 0 and task.record.last is None:
         task.record.write(good[0], 0)
-    with tqdm(desc="relax", unit=" steps", initial=n_done, disable=None if progress else True) as bar:
+    with progress_bar(shown=progress, desc="relax", unit=" steps", initial=n_done) as bar:
         try:
             for at_rest in task.descent.irun(fmax=fmax, steps=max(steps - n_done, 0)):
                 converged = bool(at_rest)

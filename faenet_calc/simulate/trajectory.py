@@ -5,8 +5,6 @@ is short by one snapshot but good. A full disk or a broken copy can still cut a 
 file first rewrites its good part, atomically.
 """
 
-import os
-import tempfile
 from pathlib import Path
 from types import TracebackType
 
@@ -15,6 +13,7 @@ from ase import Atoms
 from ase.io.trajectory import TrajectoryReader, TrajectoryWriter
 
 from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 from faenet_calc.graphs.writing import refuse_existing
 
 STEP = "faenet_calc_step"
@@ -140,12 +139,12 @@ def _count_good(reader: TrajectoryReader) -> int:
 
 
 def _rewrite(path: Path, reader: TrajectoryReader, n_good: int) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        temporary = Path(folder) / path.name
+    def copy(temporary: Path) -> None:
         with TrajectoryWriter(temporary, mode="w") as writer:
             for n in range(n_good):
                 writer.write(reader[n])
-        os.replace(temporary, path)
+
+    write_atomically(path, copy)
 
 
 def _same_system(path: Path, atoms: Atoms, snapshot: Atoms) -> None:

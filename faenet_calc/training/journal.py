@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from faenet_calc.training.state import replace_file
+from faenet_calc.files import write_atomically
+from faenet_calc.progress import print_above_bars, progress_bar
 
 STEPS, VALIDATIONS = "steps.csv", "validation.csv"
 
@@ -30,7 +29,7 @@ class Table:
                 for row in csv.DictReader(stream):
                     if float(row["step"]) <= until_step:
                         kept.append(",".join(row.get(name) or "" for name in columns))
-        replace_file(path, ("\n".join(kept) + "\n").encode())
+        write_atomically(path, ("\n".join(kept) + "\n").encode())
 
     def add(self, row: dict[str, float]) -> None:
         """Append a row; values that it does not have stay empty."""
@@ -69,7 +68,9 @@ class Journal:
         self.progress = progress
         self.events = _summary_writer(folder, until_step) if tensorboard else None
         on_terminal = progress and sys.stderr.isatty()
-        self.bar = tqdm(total=total_steps, initial=until_step, unit="step", dynamic_ncols=True) if on_terminal else None
+        self.bar = progress_bar(
+            shown=on_terminal, total=total_steps, initial=until_step, unit="step", dynamic_ncols=True
+        )
 
     def step(self, row: dict[str, float]) -> None:
         """Record a training step."""
@@ -78,9 +79,8 @@ class Journal:
 
     def advance(self, text: str) -> None:
         """One step more on the bar."""
-        if self.bar is not None:
-            self.bar.set_postfix_str(text, refresh=False)
-            self.bar.update()
+        self.bar.set_postfix_str(text, refresh=False)
+        self.bar.update()
 
     def validation(self, row: dict[str, float]) -> None:
         """Record a validation and print it."""
@@ -100,12 +100,11 @@ class Journal:
     def say(self, text: str) -> None:
         """A line for people, on stderr."""
         if self.progress:
-            tqdm.write(text, file=sys.stderr) if self.bar is not None else print(text, file=sys.stderr, flush=True)
+            print_above_bars(text)
 
     def close(self) -> None:
         """End the bar and the events."""
-        if self.bar is not None:
-            self.bar.close()
+        self.bar.close()
         if self.events is not None:
             self.events.close()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.training import journal as journal_module
@@ -27,7 +28,7 @@ from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Part, Prepared, prepare
 from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage
 from faenet_calc.training.settings import TrainConfig
-from faenet_calc.training.state import FILE, TrainState, load_state, replace_file, save_state
+from faenet_calc.training.state import FILE, TrainState, load_state, save_state
 
 BEST, CONFIG = "best.safetensors", "config.yaml"
 TABLE_METRICS = (
@@ -142,7 +143,7 @@ class Run:
         self.maker = BatchMaker(prepared.train.dataset, self.potential.config, frames, seed, prepared.replay)
         self.journal = self._journal(progress) if ranks.writes else None
         if ranks.writes and not resume:
-            replace_file(self.folder / CONFIG, dump_config(self.config).encode())
+            write_atomically(self.folder / CONFIG, dump_config(self.config).encode())
         for note in prepared.notes:
             self._say(note)
         if resume:

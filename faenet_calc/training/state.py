@@ -5,7 +5,6 @@ flushed to disk and renamed, so there is always a whole one.
 """
 
 import io
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 
 VERSION = 1
 FILE = "state.pt"
@@ -62,7 +62,7 @@ def save_state(folder: Path, state: TrainState, tensors: dict[str, Any], config:
     buffer = io.BytesIO()
     content = {"version": VERSION, "state": vars(state), "tensors": tensors, "config": config}
     torch.save({**content, "random": torch.get_rng_state()}, buffer)
-    replace_file(folder / FILE, buffer.getvalue())
+    write_atomically(folder / FILE, buffer.getvalue())
 
 
 def load_state(folder: Path, device: torch.device) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
@@ -73,13 +73,3 @@ def load_state(folder: Path, device: torch.device) -> tuple[TrainState, dict[str
         raise InputError(f"{path} has version {content.get('version')}, expected {VERSION}; start a new run")
     torch.set_rng_state(content["random"].cpu())
     return TrainState(**content["state"]), content["tensors"], content["config"]
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment the old or the new one is there, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)

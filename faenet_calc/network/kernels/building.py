@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from faenet_calc.files import write_atomically
+
 logger = logging.getLogger(__name__)
 
 SWITCH = "FAENET_CALC_NATIVE"
@@ -85,7 +87,7 @@ def _build(source: str, real: str, threaded: bool) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as workplace:
             (Path(workplace) / source).write_bytes(text)
             subprocess.run([*command, "-o", path.name], cwd=workplace, check=True, capture_output=True, timeout=120)
-            os.replace(Path(workplace) / path.name, path)
+            write_atomically(path, (Path(workplace) / path.name).read_bytes())
     return path
 
 

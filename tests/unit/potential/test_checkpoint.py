@@ -195,7 +195,7 @@ def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
     def fail(*arguments):
         raise OSError("disk full")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", fail)
+    monkeypatch.setattr("faenet_calc.files.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         save_potential(_small(), saved)
     assert saved.read_bytes() == before
