@@ -20,7 +20,7 @@ from faenet_calc import FAENetCalculator
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.network.kernels.building import library, unavailable
 from faenet_calc.potential.checkpoint import load_potential
-from faenet_calc.training.settings import LossConfig
+from faenet_calc.training.config import LossConfig
 
 Call = Callable[[], object]
 

@@ -26,7 +26,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 
 from faenet_calc.training.batches import epoch_batches
-from faenet_calc.training.config import read_config
+from faenet_calc.training.config_file import read_config
 from faenet_calc.training.distributed import Ranks
 from faenet_calc.training.loop import Run
 

@@ -39,9 +39,9 @@ from faenet_calc.errors import InputError
 from faenet_calc.files import source_for_ase
 from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.settings import to_mapping
-from faenet_calc.training.config import config_from_mapping
+from faenet_calc.training.config import TrainConfig
+from faenet_calc.training.config_file import config_from_mapping
 from faenet_calc.training.loop import train
-from faenet_calc.training.settings import TrainConfig
 
 COUNTS = (5, 10, 20, 50)
 USED_SHARE = 0.9  # of the vasp run; what comes after is close to the minimum

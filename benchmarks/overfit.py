@@ -17,7 +17,7 @@ from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 
-from faenet_calc.training.config import read_config
+from faenet_calc.training.config_file import read_config
 from faenet_calc.training.loop import train
 
 

@@ -45,9 +45,9 @@ from faenet_calc.errors import InputError
 from faenet_calc.labelling.recipe import load_recipe
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential.checkpoint import pick_device
-from faenet_calc.training.config import config_to_mapping, load_config, read_config
+from faenet_calc.training.config import TrainConfig
+from faenet_calc.training.config_file import config_to_mapping, load_config, read_config
 from faenet_calc.training.preparation import Prepared, open_parts, prepare
-from faenet_calc.training.settings import TrainConfig
 
 # Validation loss of CO2/Ni(100) after 60 s of CPU time, one seed each: Muon with 3 interactions 0.109 (lr 1.2e-2) and
 # 0.120 (5e-3), with PyG's default of 6 interactions 0.134 (5e-3); AdamW with 3 interactions 0.151 (3e-3) and 0.182

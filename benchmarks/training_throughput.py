@@ -36,9 +36,9 @@ from faenet_calc.data.dataset import LabelledGraph
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential.potential import Potential, build_potential
 from faenet_calc.training.batches import BatchMaker
-from faenet_calc.training.config import config_from_mapping
+from faenet_calc.training.config import LossConfig
+from faenet_calc.training.config_file import config_from_mapping
 from faenet_calc.training.loss import Loss
-from faenet_calc.training.settings import LossConfig
 
 PRESET = "paper-s2ef"
 SIDES = ("ours", "upstream style")

@@ -24,7 +24,7 @@ from faenet_calc.graphs.writing import write_structures
 from faenet_calc.labelling.labels import build_calculator
 from faenet_calc.labelling.recipe import CalculatorConfig
 from faenet_calc.simulate.md import MDStoppedWarning
-from faenet_calc.training.config import read_config
+from faenet_calc.training.config_file import read_config
 from faenet_calc.training.loop import train
 
 QUICK = {"members": 2, "steps": 100, "runs": 2, "labels": 5, "visits": 300}  # tiny networks besides

@@ -12,8 +12,8 @@ from faenet_calc.errors import InputError
 MAX_REPORTED = 2000  # structures of a set in the report
 
 if TYPE_CHECKING:
+    from faenet_calc.training.config import TrainConfig
     from faenet_calc.training.loop import TrainResult
-    from faenet_calc.training.settings import TrainConfig
 
 
 @click.command()
@@ -52,7 +52,7 @@ def command(
 
     The best weights are left in best.safetensors in the folder of the run (run.out_dir).
     """
-    from faenet_calc.training.config import dump_config
+    from faenet_calc.training.config_file import dump_config
 
     given = {"run.out_dir": out, "run.device": device, "run.seed": seed, "finetune.checkpoint": finetune_from}
     named = [f"{name}={json.dumps(str(v) if isinstance(v, Path) else v)}" for name, v in given.items() if v is not None]
@@ -76,7 +76,7 @@ def command(
 
 
 def _config(inputs: tuple[Path, ...], settings: list[str]) -> "TrainConfig":
-    from faenet_calc.training.config import load_config, read_config
+    from faenet_calc.training.config_file import load_config, read_config
 
     if inputs[0].suffix in (".yaml", ".yml"):
         if len(inputs) > 1:
@@ -103,7 +103,7 @@ def _report(result: "TrainResult", talks: bool) -> dict[str, dict[str, float]]:
     from faenet_calc.potential.checkpoint import load_potential
     from faenet_calc.reports.learning import evaluation_sections, training_report
     from faenet_calc.training.assessment import assess
-    from faenet_calc.training.config import dump_config
+    from faenet_calc.training.config_file import dump_config
 
     potential = load_potential(result.checkpoint, device=None if result.config.run.device == "auto" else "cpu")
     errors, sections = {}, []

@@ -1,5 +1,5 @@
 """Labelled data sets to checkpoints.
 
-In: a :class:`~faenet_calc.training.settings.TrainConfig` and data sets. Out: a run folder with the best weights, the
+In: a :class:`~faenet_calc.training.config.TrainConfig` and data sets. Out: a run folder with the best weights, the
 state to resume from, and curves. May import ``data``, ``potential`` and what lies below them, not ``calculator``.
 """

@@ -1,238 +1,255 @@
-"""Reading and writing the YAML file of a training run, strictly and with line numbers.
+"""The settings of a training run: what may stand in its YAML file, section by section.
 
-A file names only what differs from its preset. The order of precedence: dataclass defaults, the preset's potential, the
-preset's recipe, the file, then every ``--set section.key=value``.
+The file is read in ``config.py``; defaults that belong to a preset are in ``recipes.py``.
 """
 
-import dataclasses
-import io
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from faenet_calc.frames.config import FrameMode, FramesConfig
+from faenet_calc.graphs.config import GraphConfig
+from faenet_calc.network.config import ModelConfig
+from faenet_calc.potential.config import EnergyConfig, ForceKind
 
-from faenet_calc.errors import InputError
-from faenet_calc.frames.config import FramesConfig
-from faenet_calc.network.config import DecoderConfig, ModelConfig
-from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
-from faenet_calc.potential.presets import preset as preset_config
-from faenet_calc.settings import from_mapping, to_mapping
-from faenet_calc.training.recipes import RECIPES
-from faenet_calc.training.settings import ModelSection, TrainConfig
-
-_COMMAND_LINE = 0  # stands for the line of a setting that came with --set
+LossKind = Literal["mae", "mse", "huber", "l2"]
+Fit = Literal["fit"]
 
 
-def load_config(path: str | Path, settings: Iterable[str] = ()) -> TrainConfig:
-    """The settings in a YAML file with ``section.key=value`` settings on top.
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where, how long and how carefully a run runs.
 
-    Raises:
-        InputError: With every mistake, its line and the nearest valid word.
+    Attributes:
+        out_dir: Folder of everything the run writes.
+        seed: Of weights, order of structures and random frames.
+        device: "auto" (cuda, else cpu) or a torch device.
+        dtype: Of the network.
+        time_limit_s: Training time of the whole run (s), resumed parts included; the learning rate is annealed in it.
+        max_epochs: Passes over the training set. Without it and without a time limit, a run takes one hour.
+        threads: CPU threads; None leaves torch's choice.
+        log_every: Steps between lines of the log.
+        save_every_s: Seconds between resume states.
+        save_every_steps: Steps between resume states, besides.
+        validate_every: Epochs between validations; None: at most once per 100 steps.
+        validation_frames: Frames of validation during the run; "auto" is one for lattice frames, all for the others.
+        precision: Mixed precision of the network on cuda; no effect on the CPU.
+        tensorboard: Write TensorBoard events where it is installed.
+        report: Write report.html at the end.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; give a YAML file of settings or data files")
-    return read_config(path.read_text(), settings, source=str(path))
+
+    out_dir: str = "run"
+    seed: int = 0
+    device: str = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    time_limit_s: float | None = None
+    max_epochs: int | None = None
+    threads: int | None = None
+    log_every: int = 20
+    save_every_s: float = 60.0
+    save_every_steps: int | None = None
+    validate_every: int | None = None
+    validation_frames: FrameMode | Literal["auto"] = "auto"
+    precision: Literal["full", "bf16"] = "full"
+    tensorboard: bool = True
+    report: bool = True
 
 
-def read_config(text: str, settings: Iterable[str] = (), *, source: str = "settings") -> TrainConfig:
-    """As :func:`load_config`, from the text of a file."""
-    try:
-        document = _round_trip().load(text)
-    except YAMLError as error:
-        raise InputError(f"{source} is not YAML: {error}") from error
-    if document is None:
-        document = {}
-    if not isinstance(document, Mapping):
-        raise InputError(
-            f"{source} holds {type(document).__name__}, expected a mapping of sections: run, data, model, …"
-        )
-    lines = dict(_lines(document))
-    mapping = _plain(document)
-    for setting in settings:
-        path, value = parse_setting(setting)
-        _put(mapping, path, value)
-        for known in [name for name in lines if name == path or name.startswith(path + ".")]:
-            del lines[known]
-        lines[path] = _COMMAND_LINE
-    return config_from_mapping(mapping, source=source, lines=lines)
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What is learned from.
 
-
-def config_from_mapping(
-    mapping: Mapping[str, Any], *, source: str = "settings", lines: Mapping[str, int] | None = None
-) -> TrainConfig:
-    """The settings of a run from plain values; what is not stated comes from the preset and its recipe."""
-    complete = _with_preset(mapping)
-    try:
-        return from_mapping(TrainConfig, complete, source=source)
-    except InputError as error:
-        raise InputError(_with_lines(str(error), lines or {})) from None
-
-
-def parse_setting(setting: str) -> tuple[str, Any]:
-    """``"optim.lr=1e-3"`` → ("optim.lr", 0.001); the value is read as YAML."""
-    name, equals, text = setting.partition("=")
-    if not equals or "." not in name.strip():
-        raise InputError(f"--set {setting!r}, expected section.key=value, e.g. --set optim.lr=1e-3")
-    try:
-        return name.strip(), YAML(typ="safe").load(text)
-    except YAMLError as error:
-        raise InputError(f"--set {setting!r}: the value is not YAML: {error}") from error
-
-
-def config_to_mapping(config: TrainConfig) -> dict[str, Any]:
-    """Nested plain values; :func:`config_from_mapping` gives the same config back."""
-    return to_mapping(config)
-
-
-def dump_config(config: TrainConfig) -> str:
-    """The settings as the text of a YAML file, complete."""
-    yaml, stream = YAML(), io.StringIO()
-    yaml.default_flow_style = False
-    yaml.dump(config_to_mapping(config), stream)
-    return stream.getvalue()
-
-
-def resumed_config(asked: TrainConfig, stored: Mapping[str, Any], *, source: str | Path) -> TrainConfig:
-    """The settings of a run that is continued: those it was started with, and the new ``run`` section.
-
-    Args:
-        asked: What the command says now.
-        stored: ``asked`` and ``resolved`` mappings of the run so far.
-        source: Where they come from.
-
-    Raises:
-        InputError: If anything but ``run`` differs from what the run was started with.
+    Attributes:
+        train: Files of the training set; validation and test sets are split off where they are not given.
+        val: Files of the validation set.
+        test: Files of the test set.
+        energy_key: Name of the energy in files; "auto" is ASE's calculator result.
+        forces_key: Name of the forces in files; "auto" as above.
+        max_force: Training structures with a longer force (eV/Å) are left out; validation and test sets keep theirs.
+        split: How sets are split off: auto, random, trajectory, composition, adsorbate, slab, file, info or key:NAME
+            (see ``faenet-calc data split``).
+        val_fraction: Share of the validation set.
+        test_fraction: Share of the test set.
+        seed: Of the split; part of what identifies a test set, so it does not follow run.seed.
+        trust_pickle: Read LMDB files that hold pickles (they can run any code).
+        cache_dir: Folder of the graph cache.
     """
-    now, then = config_to_mapping(asked), stored["asked"]
-    changed = [
-        f"{section}.{key}: {then[section].get(key)!r} → {value!r}"
-        for section in now
-        if section != "run"
-        for key, value in now[section].items()
-        if value != then[section].get(key)
-    ]
-    if changed:
-        raise InputError(
-            f"{source} belongs to a run with other settings:\n  - "
-            + "\n  - ".join(changed)
-            + "\nuse the same settings, "
-            "another run.out_dir, or --overwrite"
-        )
-    resolved = dict(stored["resolved"])
-    fresh = {key: value for key, value in now["run"].items() if value != then["run"].get(key)}
-    resolved["run"] = {**resolved["run"], **fresh}
-    return config_from_mapping(resolved, source=str(source))
+
+    train: tuple[str, ...] = ()
+    val: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    energy_key: str = "auto"
+    forces_key: str = "auto"
+    max_force: float | None = None
+    split: str = "auto"
+    val_fraction: float = 0.1
+    test_fraction: float = 0.0
+    seed: int = 0
+    trust_pickle: bool = False
+    cache_dir: str | None = None
 
 
-def potential_config(
-    config: TrainConfig,
-    *,
-    normalization: NormalizationConfig,
-    mean_neighbors: float | None = None,
-    trained_elements: tuple[int, ...] = (),
-) -> PotentialConfig:
-    """The potential that a run trains."""
-    section = config.model
-    model = ModelConfig(**{f.name: getattr(section, f.name) for f in dataclasses.fields(ModelConfig)})
-    if mean_neighbors is not None:
-        model = dataclasses.replace(model, mean_neighbors=mean_neighbors)
-    if model.decoder is None and (section.forces == "direct" or config.loss.conservation > 0):
-        model = dataclasses.replace(model, decoder=DecoderConfig())
-    return PotentialConfig(
-        model=model,
-        frames=FramesConfig(**{f.name: getattr(config.frames, f.name) for f in dataclasses.fields(FramesConfig)}),
-        graph=config.graph,
-        energy=config.energy,
-        normalization=normalization,
-        forces=section.forces,
-        forces_on_free_atoms_only=section.forces == "direct" and config.loss.free_atoms_only,
-        trained_elements=trained_elements,
-        name=section.name,
-    )
+@dataclass(frozen=True, kw_only=True)
+class ModelSection(ModelConfig):
+    """The network: a preset and what differs from it.
+
+    Attributes:
+        preset: Gives every setting of model, frames, graph and energy that is not stated, and the recipe of training.
+        forces: The potential's kind of forces.
+        name: Of the model, for people.
+    """
+
+    preset: str = "modern-s"
+    forces: ForceKind = "gradient"
+    name: str = ""
 
 
-def _with_preset(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """``mapping`` on top of its preset and the preset's recipe; wrong shapes are left for the strict reader."""
-    model = mapping.get("model")
-    name = model.get("preset", ModelSection().preset) if isinstance(model, Mapping) else ModelSection().preset
-    if not isinstance(name, str) or name not in RECIPES:
-        raise InputError(f"model.preset = {name!r}, expected one of {', '.join(RECIPES)}")
-    potential = to_mapping(preset_config(name))
-    base: dict[str, Any] = {
-        "model": {**potential["model"], "forces": potential["forces"], "preset": name},
-        "frames": potential["frames"],
-        "graph": potential["graph"],
-        "energy": potential["energy"],
-    }
-    return _merged(_merged(base, RECIPES[name]), mapping)
+@dataclass(frozen=True, kw_only=True)
+class FramesSection(FramesConfig):
+    """Frames of the potential, and those of its training.
+
+    Attributes:
+        training: Frames of training steps; "stochastic" draws one per structure and epoch.
+    """
+
+    training: FrameMode = "stochastic"
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in changes.items():
-        old = result.get(key)
-        # An empty section in a file reads as None and changes nothing.
-        if isinstance(old, Mapping) and value is None and key not in ("decoder",):
-            continue
-        mergeable = isinstance(old, Mapping) and isinstance(value, Mapping) and key != "references"
-        result[key] = _merged(old, value) if mergeable else value  # type: ignore[arg-type]
-    return result
+@dataclass(frozen=True, kw_only=True)
+class NormalizationSection:
+    """What is fitted to the training set before the first step; a number or mapping is used as it stands.
+
+    Attributes:
+        references: Energy per atom of each element.
+        shift: Energy per structure; "fit" is the mean (not extensive, as for the paper's OC20 tasks).
+        scale: Of the energy; "fit" is the root mean square force × 1 Å, or the spread of energies without forces or
+            with a fitted shift.
+        force_scale: Of direct forces; "fit" is their root mean square.
+        mean_neighbors: Replaces ``model.mean_neighbors``; None keeps that.
+    """
+
+    references: Literal["fit", "none"] | dict[str, float] = "fit"
+    shift: Fit | float = 0.0
+    scale: Fit | float = "fit"
+    force_scale: Fit | float = "fit"
+    mean_neighbors: Fit | float | None = "fit"
 
 
-def _round_trip() -> YAML:
-    yaml = YAML(typ="rt")
-    yaml.version = "1.2"
-    return yaml
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """The loss: weights (0 leaves a term out) and kinds.
+
+    Energies in eV (per atom if ``per_atom``), forces in eV/Å, stress in eV/Å³.
+
+    Attributes:
+        energy, forces, stress: Weights.
+        conservation: Weight of the paper's energy-conservation term: direct forces against -dE/dx.
+        conservation_target: "detached" compares with constant -dE/dx (upstream), "full" lets gradients through both.
+        energy_kind, forces_kind, stress_kind: mae, mse, huber, or l2 (mean length of the error vector).
+        huber_delta: Where huber turns from quadratic to linear, in the units above.
+        per_atom: Energy errors are divided by the number of atoms.
+        free_atoms_only: Forces of constrained atoms do not count.
+        adsorbate_weight: How much a force on an adsorbate atom (tag 2) counts where one on another atom counts 1.
+    """
+
+    energy: float = 1.0
+    forces: float = 1.0
+    stress: float = 0.0
+    conservation: float = 0.0
+    conservation_target: Literal["detached", "full"] = "detached"
+    energy_kind: LossKind = "mae"
+    forces_kind: LossKind = "l2"
+    stress_kind: LossKind = "mae"
+    huber_delta: float = 0.01
+    per_atom: bool = True
+    free_atoms_only: bool = False
+    adsorbate_weight: float = 1.0
 
 
-def _lines(node: Any, path: str = "") -> Iterable[tuple[str, int]]:
-    """(dotted path, line) of every key in a round-trip document."""
-    if isinstance(node, Mapping) and hasattr(node, "lc"):
-        for key, value in node.items():
-            where = f"{path}.{key}" if path else str(key)
-            yield where, node.lc.key(key)[0] + 1
-            yield from _lines(value, where)
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """The optimiser and its schedule.
+
+    Attributes:
+        kind: adamw, or muon: orthogonal steps for the matrices inside the network, AdamW for the rest.
+        lr: Highest learning rate.
+        min_lr: Lowest learning rate.
+        weight_decay: Not applied to biases, norms and embeddings.
+        beta2: Second-moment memory of Adam.
+        schedule: cosine (over max_epochs or the time limit, whichever ends first), plateau, or constant.
+        warmup_steps: Steps of linear warm-up; None: a twentieth of the run, at most 500.
+        plateau_factor, plateau_patience: Of the plateau schedule; patience in validations.
+        batch_size: Structures per step and process; None: about 120 atoms on a CPU, 1200 on a GPU.
+        accumulate: Batches per step.
+        grad_clip: Largest norm of the gradient; None does not clip.
+        ema_decay: Memory of the averaged weights; 0 leaves averaging out.
+    """
+
+    kind: Literal["adamw", "muon"] = "muon"
+    lr: float = 5e-3
+    min_lr: float = 1e-6
+    weight_decay: float = 1e-4
+    beta2: float = 0.99
+    schedule: Literal["cosine", "plateau", "constant"] = "cosine"
+    warmup_steps: int | None = None
+    plateau_factor: float = 0.8
+    plateau_patience: int = 10
+    batch_size: int | None = None
+    accumulate: int = 1
+    grad_clip: float | None = 10.0
+    ema_decay: float = 0.995
 
 
-def _plain(node: Any) -> Any:
-    """Round-trip YAML values as the plain Python values they hold."""
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [_plain(item) for item in node]
-    if isinstance(node, bool):
-        return bool(node)
-    for kind in (int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
+@dataclass(frozen=True, kw_only=True)
+class StopConfig:
+    """Early stopping and the choice of the best weights.
+
+    Attributes:
+        metric: Name of a validation metric; "loss" is the validation loss. ``energy_within`` and
+            ``energy_forces_within`` are better when higher.
+        patience: Validations without improvement before the run stops; None never stops early.
+        min_lr: A plateau schedule stops below this learning rate.
+    """
+
+    metric: str = "loss"
+    patience: int | None = None
+    min_lr: float = 0.0
 
 
-def _put(mapping: dict[str, Any], path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    section = mapping
-    for parent in parents:
-        inner = section.get(parent)
-        if not isinstance(inner, dict):
-            inner = section[parent] = {}
-        section = inner
-    section[last] = value
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Continuing from another model.
+
+    Attributes:
+        checkpoint: Path or name of the model; None starts from random weights.
+        feed_forward: Add networks of single atoms of this width (see ``model.feed_forward``), or widen those that the
+            model has; the energy is the same until they are trained. None leaves the model as it is.
+        freeze: Parts of the network that stay as they are: names of its modules, e.g. "atom_embedding",
+            "edge_embedding", "interaction_blocks.0".
+        replay: Files of old data that are mixed into the training set.
+        replay_fraction: Share of each epoch that is drawn from them.
+        refit_references: Fit the element references to the new training set.
+    """
+
+    checkpoint: str | None = None
+    feed_forward: int | None = None
+    freeze: tuple[str, ...] = ()
+    replay: tuple[str, ...] = ()
+    replay_fraction: float = 0.2
+    refit_references: bool = True
 
 
-def _with_lines(message: str, lines: Mapping[str, int]) -> str:
-    """The reader's list of mistakes with "line n: " before each whose key stands in the file."""
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that defines a training run."""
 
-    def locate(match: re.Match[str]) -> str:
-        path = re.sub(r"\[\d+\].*", "", match.group(2))
-        while path and path not in lines:
-            path = path.rpartition(".")[0]
-        if not path:
-            return match.group(0)
-        where = "--set: " if lines[path] == _COMMAND_LINE else f"line {lines[path]}: "
-        return f"{match.group(1)}{where}{match.group(2)}"
-
-    return re.sub(r"(?m)^(  - )([\w.\[\]-]+)", locate, message)
+    run: RunConfig = field(default_factory=RunConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelSection = field(default_factory=ModelSection)
+    frames: FramesSection = field(default_factory=FramesSection)
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    energy: EnergyConfig = field(default_factory=EnergyConfig)
+    normalization: NormalizationSection = field(default_factory=NormalizationSection)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)

@@ -13,7 +13,7 @@ from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.potential.potential import Potential
 from faenet_calc.training.alignment import aligned
 from faenet_calc.training.batches import Indices, Replay
-from faenet_calc.training.settings import FinetuneConfig, FramesSection, ModelSection, TrainConfig
+from faenet_calc.training.config import FinetuneConfig, FramesSection, ModelSection, TrainConfig
 
 
 def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:

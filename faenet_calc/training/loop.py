@@ -19,7 +19,8 @@ from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
 from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
-from faenet_calc.training.config import config_from_mapping, config_to_mapping, dump_config, resumed_config
+from faenet_calc.training.config import TrainConfig
+from faenet_calc.training.config_file import config_from_mapping, config_to_mapping, dump_config, resumed_config
 from faenet_calc.training.determinism import deterministic
 from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
 from faenet_calc.training.loss import TERMS, Loss
@@ -27,7 +28,6 @@ from faenet_calc.training.metrics import HIGHER_IS_BETTER
 from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Part, Prepared, prepare
 from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage
-from faenet_calc.training.settings import TrainConfig
 from faenet_calc.training.state import FILE, TrainState, load_state, save_state
 
 BEST, CONFIG = "best.safetensors", "config.yaml"

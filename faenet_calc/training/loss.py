@@ -15,7 +15,7 @@ from faenet_calc.graphs.tags import ADSORBATE
 from faenet_calc.potential.forward import ForcesChoice
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
-from faenet_calc.training.settings import LossConfig, LossKind
+from faenet_calc.training.config import LossConfig, LossKind
 
 TERMS = ("energy", "forces", "stress", "conservation")
 

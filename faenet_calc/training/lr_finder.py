@@ -6,10 +6,10 @@ import tempfile
 from dataclasses import dataclass
 
 from faenet_calc.training.batches import epoch_batches
+from faenet_calc.training.config import TrainConfig
 from faenet_calc.training.distributed import Ranks, pick_device
 from faenet_calc.training.loop import Run
 from faenet_calc.training.schedule import Schedule
-from faenet_calc.training.settings import TrainConfig
 
 LOWEST, HIGHEST, STEPS = 1e-5, 1e-1, 100
 SMOOTHING = 0.8  # memory of the smoothed loss

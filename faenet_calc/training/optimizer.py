@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faenet_calc.training.settings import OptimConfig
+from faenet_calc.training.config import OptimConfig
 
 # Quintic Newton-Schulz iteration: singular values go to about one in five rounds (coefficients of the post above).
 _NEWTON_SCHULZ, _ROUNDS = (3.4445, -4.7750, 2.0315), 5

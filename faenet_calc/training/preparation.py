@@ -15,9 +15,9 @@ from faenet_calc.errors import InputError
 from faenet_calc.potential.config import NormalizationConfig
 from faenet_calc.potential.potential import Potential, as_dtype
 from faenet_calc.training.batches import Indices, Replay
-from faenet_calc.training.config import potential_config
+from faenet_calc.training.config import DataConfig, TrainConfig
+from faenet_calc.training.config_file import potential_config
 from faenet_calc.training.finetune import adopt_potential, freeze, open_replay, refitted
-from faenet_calc.training.settings import DataConfig, TrainConfig
 
 DEFAULT_TIME_S = 3600.0
 # Small steps, as long as one fills the device. CO2/Ni(100), 39 atoms, six epochs on a CPU at lr 5e-3, one seed each:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faenet_calc.training.settings import OptimConfig
+from faenet_calc.training.config import OptimConfig
 
 TIME_SLACK = 0.02  # share of the time limit by which the clock may be ahead of the steps before it takes over
 

@@ -17,7 +17,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.potential.config import NormalizationConfig
 from faenet_calc.testing.laws import force_deviation, stress_deviation
 from faenet_calc.training.assessment import assess
-from faenet_calc.training.config import read_config
+from faenet_calc.training.config_file import read_config
 from faenet_calc.training.preparation import prepare
 
 TINY = SchNetSize(hidden_channels=16, num_filters=16, num_interactions=2, num_gaussians=12)

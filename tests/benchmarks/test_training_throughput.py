@@ -7,7 +7,7 @@ import torch
 import training_throughput as benchmark
 
 from faenet_calc.potential.potential import build_potential
-from faenet_calc.training.config import config_from_mapping
+from faenet_calc.training.config_file import config_from_mapping
 
 SMALL = {"hidden_channels": 168, "filters": 12, "interactions": 2, "gaussians": 8, "decoder": {"channels": 8}}
 

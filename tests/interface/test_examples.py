@@ -16,7 +16,7 @@ from ase.io import write
 
 from faenet_calc.labelling import load_recipe
 from faenet_calc.potential import shipped
-from faenet_calc.training.config import load_config
+from faenet_calc.training.config_file import load_config
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = sorted(path.relative_to(REPOSITORY / "examples").as_posix() for path in REPOSITORY.glob("examples/**/*.py"))

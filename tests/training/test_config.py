@@ -6,7 +6,8 @@ import pytest
 
 from faenet_calc.errors import InputError
 from faenet_calc.potential.presets import PRESETS
-from faenet_calc.training.config import (
+from faenet_calc.training.config import NormalizationSection
+from faenet_calc.training.config_file import (
     config_from_mapping,
     config_to_mapping,
     dump_config,
@@ -16,8 +17,7 @@ from faenet_calc.training.config import (
     read_config,
     resumed_config,
 )
-from faenet_calc.training.recipes import RECIPES
-from faenet_calc.training.settings import NormalizationSection
+from faenet_calc.training.preset_hyperparameters import PRESET_HYPERPARAMETERS
 
 
 def test_every_mistake_is_reported_with_its_line_and_the_nearest_word():
@@ -67,7 +67,7 @@ def test_a_wrong_preset_is_named():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_a_recipe_and_survives_a_round_trip(name):
-    assert name in RECIPES
+    assert name in PRESET_HYPERPARAMETERS
     config = config_from_mapping({"model": {"preset": name}})
     assert read_config(dump_config(config)) == config
     assert config_from_mapping(config_to_mapping(config)) == config

@@ -9,7 +9,7 @@ from small_set import SMALL, write_small_set
 from faenet_calc import FAENetCalculator, build_potential
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import load_potential
-from faenet_calc.training.config import read_config
+from faenet_calc.training.config_file import read_config
 from faenet_calc.training.finetune import with_feed_forward
 from faenet_calc.training.loop import train
 

@@ -16,11 +16,11 @@ from faenet_calc.cli import main
 from faenet_calc.data.dataset import open_dataset
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import load_potential, read_metadata
-from faenet_calc.training.config import read_config
+from faenet_calc.training.config import OptimConfig
+from faenet_calc.training.config_file import read_config
 from faenet_calc.training.loop import train
 from faenet_calc.training.lr_finder import find_rate
 from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage
-from faenet_calc.training.settings import OptimConfig
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from faenet_calc.data.dataset import collate, open_dataset
 from faenet_calc.errors import InputError
 from faenet_calc.potential.potential import build_potential
 from faenet_calc.potential.prediction import Prediction
+from faenet_calc.training.config import LossConfig
 from faenet_calc.training.loss import Loss
-from faenet_calc.training.settings import LossConfig
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from faenet_calc.training.config import OptimConfig
 from faenet_calc.training.optimizer import Muon, build_optimizer, orthogonal
-from faenet_calc.training.settings import OptimConfig
 
 
 def network():

@@ -4,8 +4,8 @@ from ase.io import read
 from small_set import write_small_set
 
 from faenet_calc.errors import InputError
+from faenet_calc.training.config import DataConfig
 from faenet_calc.training.preparation import open_parts
-from faenet_calc.training.settings import DataConfig
 
 
 def parts_with(path, tmp_path, **settings):

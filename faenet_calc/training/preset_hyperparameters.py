@@ -15,7 +15,7 @@ _PLATEAU: dict[str, Any] = {"schedule": "plateau", "plateau_patience": 15, "min_
 # torch's default decay and no clipping, as in the released configurations.
 _ADAMW: dict[str, Any] = {"kind": "adamw", "weight_decay": 0.01, "beta2": 0.999, "grad_clip": None}
 
-RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+PRESET_HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
     "modern-s": {},
     "modern-m": {"optim": {"lr": 5e-3}},
     "modern-l": {"optim": {"lr": 3e-3}},

@@ -1,0 +1,238 @@
+"""Reading and writing the YAML file of a training run, strictly and with line numbers.
+
+A file names only what differs from its preset. The order of precedence: dataclass defaults, the preset's potential, the
+preset's recipe, the file, then every ``--set section.key=value``.
+"""
+
+import dataclasses
+import io
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from faenet_calc.errors import InputError
+from faenet_calc.frames.config import FramesConfig
+from faenet_calc.network.config import DecoderConfig, ModelConfig
+from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
+from faenet_calc.potential.presets import preset as preset_config
+from faenet_calc.settings import from_mapping, to_mapping
+from faenet_calc.training.config import ModelSection, TrainConfig
+from faenet_calc.training.preset_hyperparameters import PRESET_HYPERPARAMETERS
+
+_COMMAND_LINE = 0  # stands for the line of a setting that came with --set
+
+
+def load_config(path: str | Path, settings: Iterable[str] = ()) -> TrainConfig:
+    """The settings in a YAML file with ``section.key=value`` settings on top.
+
+    Raises:
+        InputError: With every mistake, its line and the nearest valid word.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; give a YAML file of settings or data files")
+    return read_config(path.read_text(), settings, source=str(path))
+
+
+def read_config(text: str, settings: Iterable[str] = (), *, source: str = "settings") -> TrainConfig:
+    """As :func:`load_config`, from the text of a file."""
+    try:
+        document = _round_trip().load(text)
+    except YAMLError as error:
+        raise InputError(f"{source} is not YAML: {error}") from error
+    if document is None:
+        document = {}
+    if not isinstance(document, Mapping):
+        raise InputError(
+            f"{source} holds {type(document).__name__}, expected a mapping of sections: run, data, model, …"
+        )
+    lines = dict(_lines(document))
+    mapping = _plain(document)
+    for setting in settings:
+        path, value = parse_setting(setting)
+        _put(mapping, path, value)
+        for known in [name for name in lines if name == path or name.startswith(path + ".")]:
+            del lines[known]
+        lines[path] = _COMMAND_LINE
+    return config_from_mapping(mapping, source=source, lines=lines)
+
+
+def config_from_mapping(
+    mapping: Mapping[str, Any], *, source: str = "settings", lines: Mapping[str, int] | None = None
+) -> TrainConfig:
+    """The settings of a run from plain values; what is not stated comes from the preset and its recipe."""
+    complete = _with_preset(mapping)
+    try:
+        return from_mapping(TrainConfig, complete, source=source)
+    except InputError as error:
+        raise InputError(_with_lines(str(error), lines or {})) from None
+
+
+def parse_setting(setting: str) -> tuple[str, Any]:
+    """``"optim.lr=1e-3"`` → ("optim.lr", 0.001); the value is read as YAML."""
+    name, equals, text = setting.partition("=")
+    if not equals or "." not in name.strip():
+        raise InputError(f"--set {setting!r}, expected section.key=value, e.g. --set optim.lr=1e-3")
+    try:
+        return name.strip(), YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise InputError(f"--set {setting!r}: the value is not YAML: {error}") from error
+
+
+def config_to_mapping(config: TrainConfig) -> dict[str, Any]:
+    """Nested plain values; :func:`config_from_mapping` gives the same config back."""
+    return to_mapping(config)
+
+
+def dump_config(config: TrainConfig) -> str:
+    """The settings as the text of a YAML file, complete."""
+    yaml, stream = YAML(), io.StringIO()
+    yaml.default_flow_style = False
+    yaml.dump(config_to_mapping(config), stream)
+    return stream.getvalue()
+
+
+def resumed_config(asked: TrainConfig, stored: Mapping[str, Any], *, source: str | Path) -> TrainConfig:
+    """The settings of a run that is continued: those it was started with, and the new ``run`` section.
+
+    Args:
+        asked: What the command says now.
+        stored: ``asked`` and ``resolved`` mappings of the run so far.
+        source: Where they come from.
+
+    Raises:
+        InputError: If anything but ``run`` differs from what the run was started with.
+    """
+    now, then = config_to_mapping(asked), stored["asked"]
+    changed = [
+        f"{section}.{key}: {then[section].get(key)!r} → {value!r}"
+        for section in now
+        if section != "run"
+        for key, value in now[section].items()
+        if value != then[section].get(key)
+    ]
+    if changed:
+        raise InputError(
+            f"{source} belongs to a run with other settings:\n  - "
+            + "\n  - ".join(changed)
+            + "\nuse the same settings, "
+            "another run.out_dir, or --overwrite"
+        )
+    resolved = dict(stored["resolved"])
+    fresh = {key: value for key, value in now["run"].items() if value != then["run"].get(key)}
+    resolved["run"] = {**resolved["run"], **fresh}
+    return config_from_mapping(resolved, source=str(source))
+
+
+def potential_config(
+    config: TrainConfig,
+    *,
+    normalization: NormalizationConfig,
+    mean_neighbors: float | None = None,
+    trained_elements: tuple[int, ...] = (),
+) -> PotentialConfig:
+    """The potential that a run trains."""
+    section = config.model
+    model = ModelConfig(**{f.name: getattr(section, f.name) for f in dataclasses.fields(ModelConfig)})
+    if mean_neighbors is not None:
+        model = dataclasses.replace(model, mean_neighbors=mean_neighbors)
+    if model.decoder is None and (section.forces == "direct" or config.loss.conservation > 0):
+        model = dataclasses.replace(model, decoder=DecoderConfig())
+    return PotentialConfig(
+        model=model,
+        frames=FramesConfig(**{f.name: getattr(config.frames, f.name) for f in dataclasses.fields(FramesConfig)}),
+        graph=config.graph,
+        energy=config.energy,
+        normalization=normalization,
+        forces=section.forces,
+        forces_on_free_atoms_only=section.forces == "direct" and config.loss.free_atoms_only,
+        trained_elements=trained_elements,
+        name=section.name,
+    )
+
+
+def _with_preset(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """``mapping`` on top of its preset and the preset's recipe; wrong shapes are left for the strict reader."""
+    model = mapping.get("model")
+    name = model.get("preset", ModelSection().preset) if isinstance(model, Mapping) else ModelSection().preset
+    if not isinstance(name, str) or name not in PRESET_HYPERPARAMETERS:
+        raise InputError(f"model.preset = {name!r}, expected one of {', '.join(PRESET_HYPERPARAMETERS)}")
+    potential = to_mapping(preset_config(name))
+    base: dict[str, Any] = {
+        "model": {**potential["model"], "forces": potential["forces"], "preset": name},
+        "frames": potential["frames"],
+        "graph": potential["graph"],
+        "energy": potential["energy"],
+    }
+    return _merged(_merged(base, PRESET_HYPERPARAMETERS[name]), mapping)
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        # An empty section in a file reads as None and changes nothing.
+        if isinstance(old, Mapping) and value is None and key not in ("decoder",):
+            continue
+        mergeable = isinstance(old, Mapping) and isinstance(value, Mapping) and key != "references"
+        result[key] = _merged(old, value) if mergeable else value  # type: ignore[arg-type]
+    return result
+
+
+def _round_trip() -> YAML:
+    yaml = YAML(typ="rt")
+    yaml.version = "1.2"
+    return yaml
+
+
+def _lines(node: Any, path: str = "") -> Iterable[tuple[str, int]]:
+    """(dotted path, line) of every key in a round-trip document."""
+    if isinstance(node, Mapping) and hasattr(node, "lc"):
+        for key, value in node.items():
+            where = f"{path}.{key}" if path else str(key)
+            yield where, node.lc.key(key)[0] + 1
+            yield from _lines(value, where)
+
+
+def _plain(node: Any) -> Any:
+    """Round-trip YAML values as the plain Python values they hold."""
+    if isinstance(node, Mapping):
+        return {str(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_plain(item) for item in node]
+    if isinstance(node, bool):
+        return bool(node)
+    for kind in (int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
+def _put(mapping: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    section = mapping
+    for parent in parents:
+        inner = section.get(parent)
+        if not isinstance(inner, dict):
+            inner = section[parent] = {}
+        section = inner
+    section[last] = value
+
+
+def _with_lines(message: str, lines: Mapping[str, int]) -> str:
+    """The reader's list of mistakes with "line n: " before each whose key stands in the file."""
+
+    def locate(match: re.Match[str]) -> str:
+        path = re.sub(r"\[\d+\].*", "", match.group(2))
+        while path and path not in lines:
+            path = path.rpartition(".")[0]
+        if not path:
+            return match.group(0)
+        where = "--set: " if lines[path] == _COMMAND_LINE else f"line {lines[path]}: "
+        return f"{match.group(1)}{where}{match.group(2)}"
+
+    return re.sub(r"(?m)^(  - )([\w.\[\]-]+)", locate, message)
