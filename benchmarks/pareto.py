@@ -9,13 +9,12 @@ atoms move a little before every call, one thread. All models, and the reference
 run, so that a busy machine slows all of them alike; the median counts. A model is on the front if no other is both
 faster and more accurate in forces. A reference needs its own packages: `PYTHONPATH=scripts:.` and their environment.
 
-Prints a Markdown table; rows are JSON: benchmark, model, case, metric, value, unit; the plot is a plain SVG.
+Prints a Markdown table; rows are JSON: benchmark, model, case, metric, value, unit; the plot is SVG, PNG or PDF, by
+its name.
 """
 
 import argparse
-import html
 import importlib
-import itertools
 import json
 import math
 import time
@@ -30,13 +29,15 @@ from ase import Atoms
 from ase.build import fcc111
 from ase.calculators.calculator import Calculator
 from heldout_errors import HELDOUT, candidate, common, label, metrics, model_errors, split_name, write_rows
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from peers.schnet import open_model
 
 from faenet_calc import FAENetCalculator
 from faenet_calc.errors import InputError
 from faenet_calc.memory import keep_freed_memory
+from faenet_calc.reports.plots import COLORS, STYLE, LogFormatter
 
-WIDTH, HEIGHT, MARGIN = 560, 380, 64
 MOVE_A = 0.01
 WARM_UP = 3
 ERRORS = ("energy_mae", "forces_mae")
@@ -120,61 +121,38 @@ def rows(points: Sequence[Point], case: str) -> list[dict[str, Any]]:
     return found
 
 
-def plot(points: Sequence[Point]) -> str:
+def plot(points: Sequence[Point]) -> Figure:
     """Force error against time, both logarithmic, with the front as a line; the reference as a vertical one."""
-    shown = [point for point in points if point.measured]
-    x_range = _log_range([point.ms for point in points])
-    y_range = _log_range([point.forces_mae for point in shown])
-    right, bottom = WIDTH - 16, HEIGHT - MARGIN
-
-    def x(value: float) -> float:
-        return MARGIN + (math.log10(value) - x_range[0]) / (x_range[1] - x_range[0]) * (right - MARGIN)
-
-    def y(value: float) -> float:
-        return bottom - (math.log10(value) - y_range[0]) / (y_range[1] - y_range[0]) * (bottom - 16)
-
-    parts = [f'<rect x="{MARGIN}" y="16" width="{right - MARGIN}" height="{bottom - 16}" fill="none" stroke="#888"/>']
-    for value in _ticks(x_range):
-        parts.append(f'<text x="{x(value):.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
-    for value in _ticks(y_range):
-        parts.append(f'<text x="{MARGIN - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>')
-    middle = (MARGIN + right) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 22}" text-anchor="middle">CPU time of a call, 40 atoms (ms)</text>')
-    parts.append(
-        f'<text transform="translate(16 {bottom / 2}) rotate(-90)" text-anchor="middle">force MAE (meV/Å)</text>'
-    )
     best = front(points)
-    line = " ".join(f"{x(p.ms):.1f},{y(p.forces_mae):.1f}" for name in best for p in shown if p.model == name)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="#1f6fb2" stroke-dasharray="4 3"/>')
-    for point in points:
-        place, name = x(point.ms), html.escape(point.model)
-        anchor, step = ("end", -7) if place > middle else ("start", 7)
-        if point.measured:
-            colour = "#1f6fb2" if point.model in best else "#999"
-            parts.append(f'<circle cx="{place:.1f}" cy="{y(point.forces_mae):.1f}" r="4" fill="{colour}"/>')
-            height = y(point.forces_mae) - 6
-        else:
-            parts.append(f'<line x1="{place:.1f}" y1="16" x2="{place:.1f}" y2="{bottom}" stroke="#c8511b"/>')
-            height = 32.0
-        parts.append(f'<text x="{place + step:.1f}" y="{height:.1f}" text-anchor="{anchor}">{name}</text>')
-    white = '<rect width="100%" height="100%" fill="#fff"/>'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-family="sans-serif" font-size="12">{white}{"".join(parts)}</svg>\n'
-    )
-
-
-def _log_range(values: Sequence[float]) -> tuple[float, float]:
-    low, high = math.log10(min(values)), math.log10(max(values))
-    margin = max(0.12 * (high - low), 0.15)
-    return low - margin, high + margin
-
-
-def _ticks(limits: tuple[float, float]) -> list[float]:
-    """1, 2 and 5 times powers of ten within a range of exponents."""
-    exponents = range(math.floor(limits[0]) - 1, math.ceil(limits[1]) + 1)
-    values = [factor * 10.0**exponent for exponent, factor in itertools.product(exponents, (1, 2, 5))]
-    return [value for value in values if limits[0] <= math.log10(value) <= limits[1]]
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.0, 4.2), layout="constrained")
+        axes = figure.add_subplot(
+            xscale="log", yscale="log", xlabel="CPU time of a call, 40 atoms (ms)", ylabel="force MAE (meV/Å)"
+        )
+        on_front = sorted((point for point in points if point.model in best), key=lambda point: point.ms)
+        axes.plot([p.ms for p in on_front], [p.forces_mae for p in on_front], "--", color=COLORS[0], linewidth=1)
+        for point in points:
+            if point.measured:
+                color = COLORS[0] if point.model in best else "#999999"
+                axes.plot(point.ms, point.forces_mae, "o", color=color, label=point.model)
+                axes.annotate(point.model, (point.ms, point.forces_mae), (5, 4), textcoords="offset points")
+            else:
+                axes.axvline(point.ms, color=COLORS[1], linewidth=1, label=point.model)
+                axes.text(
+                    point.ms,
+                    0.98,
+                    point.model,
+                    transform=axes.get_xaxis_transform(),
+                    rotation=90,
+                    ha="right",
+                    va="top",
+                    color=COLORS[1],
+                )
+        axes.margins(0.18)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(LogFormatter())
+            axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    return figure
 
 
 def stored_errors(path: Path, names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -242,7 +220,7 @@ def main() -> None:
         write_rows(arguments.json, rows(points, f"{len(slab())} atoms, one thread"))
     if arguments.plot is not None:
         arguments.plot.parent.mkdir(parents=True, exist_ok=True)
-        arguments.plot.write_text(plot(points))
+        plot(points).savefig(arguments.plot, metadata={"Date": None} if arguments.plot.suffix == ".svg" else None)
 
 
 if __name__ == "__main__":

@@ -134,14 +134,15 @@ def _measure(
 def _write_report(
     path: Path, model: str | None, dataset: "GraphDataset", found: "Assessment", symmetry: dict[str, Any] | None
 ) -> None:
-    from faenet_calc.reports.learning import evaluation_sections, write_page
+    from faenet_calc.reports.learning import evaluation_report, evaluation_section
 
     sources = [f"{info.get('source', '')}#{info.get('index', '')}" for info in map(dataset.info, range(len(dataset)))]
-    body = evaluation_sections("data", found, sources)
-    if symmetry is not None:
-        rows = "".join(f"<tr><td>{name}</td><td class='n'>{text}</td></tr>" for name, text in _symmetry_rows(symmetry))
-        body += f"<h2>symmetry</h2><table>{rows}</table>"
-    write_page(path, f"Errors of {model or 'the default model'}", body)
+    evaluation_report(
+        path,
+        title=f"Errors of {model or 'the default model'}",
+        sections=[evaluation_section("data", found, sources)],
+        symmetry=[] if symmetry is None else _symmetry_rows(symmetry),
+    )
 
 
 def _symmetry_rows(symmetry: dict[str, Any]) -> list[tuple[str, str]]:

@@ -101,7 +101,7 @@ def _summary(result: "TrainResult") -> dict[str, Any]:
 def _report(result: "TrainResult", talks: bool) -> dict[str, dict[str, float]]:
     """Errors of the best weights with the potential's own frames, by set; also report.html and errors.json."""
     from faenet_calc.potential.checkpoint import load_potential
-    from faenet_calc.reports.learning import evaluation_sections, training_report
+    from faenet_calc.reports.learning import evaluation_section, training_report
     from faenet_calc.training.assessment import assess
     from faenet_calc.training.config_file import dump_config
 
@@ -116,7 +116,7 @@ def _report(result: "TrainResult", talks: bool) -> dict[str, dict[str, float]]:
             potential, part.dataset, chosen, free_atoms_only=result.config.loss.free_atoms_only, records=True
         )
         errors[name] = {"n_structures": found.n_structures, **found.metrics}
-        sections.append(evaluation_sections(name, found))
+        sections.append(evaluation_section(name, found))
         if talks:
             shown = (("energy_mae_per_atom", "meV/atom"), ("forces_mae", "meV/Å"))
             words = [f"{1e3 * found.metrics[key]:.2f} {unit}" for key, unit in shown if key in found.metrics]

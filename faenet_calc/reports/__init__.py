@@ -1,5 +1,5 @@
-"""Results to figures and pages.
+"""Figures and self-contained HTML pages.
 
-In: results of training and evaluation. Out: self-contained HTML pages. May import ``training``, ``simulate`` and what
-lies below them.
+In: results of training and evaluation. Out: matplotlib figures and HTML files that refer to no other file.
+May import ``training``, ``screening`` and what lies below them.
 """

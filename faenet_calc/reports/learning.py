@@ -1,17 +1,20 @@
-"""Reports of training and evaluation: curves, parity, errors by element, worst structures; one HTML file."""
+"""Reports of training and evaluation: learning curves, parity plots, errors by element, largest errors."""
 
-import html
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from ase.formula import Formula
+from matplotlib.figure import Figure
 
 from faenet_calc import elements
-from faenet_calc.reports.svg import bar_chart, line_chart, parity_chart
+from faenet_calc.reports.pages import write_page
+from faenet_calc.reports.plots import bar_plot, line_plot, parity_plot
 from faenet_calc.training.assessment import Assessment, StructureRecord
 
 N_WORST = 15
+_TITLES = {"val": "validation"}
 # metric → (title, factor, unit)
 SHOWN = {
     "energy_mae_per_atom": ("energy MAE per atom", 1e3, "meV"),
@@ -24,108 +27,158 @@ SHOWN = {
     "energy_forces_within": ("energies and forces within thresholds (EFwT)", 100.0, "%"),
     "stress_mae": ("stress MAE", 1e3, "meV/Å³"),
 }
-STYLE = (
-    "body{font:14px/1.45 sans-serif;margin:24px auto;max-width:960px;color:#222}h1{font-size:22px}h2{font-size:17px;"
-    "margin-top:28px}table{border-collapse:collapse}td,th{padding:3px 12px 3px 0;text-align:left;border-bottom:"
-    "1px solid #ddd}td.n{text-align:right}.t{font-weight:bold}pre{background:#f5f5f5;padding:8px;overflow:auto;"
-    "font-size:12px}"
-)
 
 
-def evaluation_sections(name: str, found: Assessment, sources: Sequence[str] | None = None) -> str:
-    """HTML of one data set: metrics, parity plots, errors by element, worst structures.
+@dataclass(frozen=True, kw_only=True)
+class MetricRow:
+    """A metric as it is printed."""
+
+    title: str
+    value: str
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstRow:
+    """A structure with large errors; ``energy_error`` (meV/atom), ``force_error`` the largest on an atom (meV/Å)."""
+
+    index: int
+    formula: str
+    energy_error: float
+    force_error: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationSection:
+    """Errors on one data set, ready for a page.
+
+    Attributes:
+        name: Of the data set, e.g. "test".
+        n_structures: Structures compared.
+        metrics: Rows of the table of metrics.
+        figures: Parity plots and errors by element.
+        worst: Structures with the largest errors, worst first.
+    """
+
+    name: str
+    n_structures: int
+    metrics: tuple[MetricRow, ...]
+    figures: tuple[Figure, ...]
+    worst: tuple[WorstRow, ...]
+
+
+def evaluation_section(name: str, found: Assessment, sources: Sequence[str] | None = None) -> EvaluationSection:
+    """Metrics, parity plots, errors by element and largest errors on one data set.
 
     Args:
-        name: Of the set, e.g. "test".
+        name: Of the data set, e.g. "test".
         found: With records.
         sources: Where each structure of the data set comes from, by index.
     """
     energies = [r for r in found.records if np.isfinite(r.energy)]
     n_atoms = np.array([len(r.numbers) for r in energies], dtype=float)
-    true = np.array([r.energy for r in energies]) / n_atoms if energies else []
-    predicted = np.array([r.predicted_energy for r in energies]) / n_atoms if energies else []
-    charts = [parity_chart("energy per atom", true, predicted, unit="eV")]
-    forced = [r for r in found.records if r.forces is not None and r.predicted_forces is not None]
-    if forced:
-        labels = np.concatenate([np.asarray(r.forces).ravel() for r in forced])
-        guesses = np.concatenate([np.asarray(r.predicted_forces).ravel() for r in forced])
-        charts.append(parity_chart("force components", labels, guesses, unit="eV/Å"))
+    reference = np.array([r.energy for r in energies]) / n_atoms
+    predicted = np.array([r.predicted_energy for r in energies]) / n_atoms
+    figures = [parity_plot("energy per atom", reference, predicted, unit="eV")]
+    pairs = [
+        (r.forces.ravel(), r.predicted_forces.ravel())
+        for r in found.records
+        if r.forces is not None and r.predicted_forces is not None
+    ]
+    if pairs:
+        labels, guesses = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+        figures.append(parity_plot("force components", labels, guesses, unit="eV/Å"))
     groups = {key[11:-1]: 1e3 * value for key, value in found.metrics.items() if key.startswith("forces_mae[")}
-    charts.append(bar_chart("force MAE by element and kind of atom", groups, unit="meV/Å"))
-    return (
-        f"<h2>{html.escape(name)}: {found.n_structures} structures</h2>{metrics_table(found.metrics)}"
-        f"<p>{''.join(charts)}</p><h2>worst structures ({html.escape(name)})</h2>{_worst(found.records, sources)}"
+    figures.append(bar_plot("Force MAE by element and kind of atom", groups, x_label="force MAE (meV/Å)"))
+    return EvaluationSection(
+        name=_TITLES.get(name, name),
+        n_structures=found.n_structures,
+        metrics=metric_rows(found.metrics),
+        figures=tuple(figure for figure in figures if figure is not None),
+        worst=_worst(found.records, sources),
     )
 
 
+def evaluation_report(
+    path: Path, *, title: str, sections: Sequence[EvaluationSection], symmetry: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Write the page of an evaluation.
+
+    Args:
+        path: HTML file.
+        title: Of the page.
+        sections: From :func:`evaluation_section`.
+        symmetry: (metric, value with unit) of the symmetry metrics.
+    """
+    write_page(path, "evaluation.html", title=title, sections=sections, symmetry=symmetry)
+
+
 def training_report(
-    path: Path, *, title: str, history: Sequence[Mapping[str, float]], sections: Sequence[str], config: str, notes: str
+    path: Path,
+    *,
+    title: str,
+    history: Sequence[Mapping[str, float]],
+    sections: Sequence[EvaluationSection],
+    config: str,
+    notes: str,
 ) -> None:
     """Write the page of a training run.
 
     Args:
-        path: Of the page.
+        path: HTML file.
         title: Of the page.
         history: One row per validation.
-        sections: From :func:`evaluation_sections`.
+        sections: From :func:`evaluation_section`.
         config: The settings as YAML.
         notes: A sentence on how the run went.
     """
+    figures = [figure for figure in _learning_curves(history) if figure is not None]
+    write_page(path, "training.html", title=title, notes=notes, figures=figures, sections=sections, config=config)
+
+
+def metric_rows(metrics: Mapping[str, float]) -> tuple[MetricRow, ...]:
+    """The metrics of `SHOWN` that are there, in its order."""
+    return tuple(
+        MetricRow(title=title, value=f"{metrics[name] * factor:.4g}", unit=unit)
+        for name, (title, factor, unit) in SHOWN.items()
+        if name in metrics
+    )
+
+
+def _learning_curves(history: Sequence[Mapping[str, float]]) -> list[Figure | None]:
     steps = [row["step"] for row in history]
 
     def column(name: str, factor: float = 1.0) -> tuple[list[float], list[float]]:
         return steps, [factor * row.get(name, float("nan")) for row in history]
 
     losses = {"training": column("train_loss"), "validation": column("loss")}
-    curves = [
-        line_chart("loss", losses, x_label="step", y_label="loss", log_y=True),
-        line_chart("learning rate", {"lr": column("lr")}, x_label="step", y_label="learning rate", log_y=True),
+    figures = [
+        line_plot("Loss", losses, x_label="step", y_label="loss", log_y=True),
+        line_plot("Learning rate", {"lr": column("lr")}, x_label="step", y_label="learning rate", log_y=True),
     ]
     for name in ("energy_mae_per_atom", "forces_mae"):
         label, factor, unit = SHOWN[name]
         curve = {"validation": column(name, factor)}
-        curves.append(line_chart(f"validation {label}", curve, x_label="step", y_label=unit, log_y=True))
-    body = f"<p>{html.escape(notes)}</p><h2>course</h2><p>{''.join(curves)}</p>{''.join(sections)}"
-    write_page(path, title, body + f"<h2>settings</h2><pre>{html.escape(config)}</pre>")
+        figures.append(line_plot(f"Validation {label}", curve, x_label="step", y_label=f"{label} ({unit})", log_y=True))
+    return figures
 
 
-def write_page(path: Path, title: str, body: str) -> None:
-    """Write an HTML page that needs no other file."""
-    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
-    path.write_text(
-        f"<!doctype html><html><head>{head}</head><body><h1>{html.escape(title)}</h1>{body}</body></html>\n"
+def _worst(records: Sequence[StructureRecord], sources: Sequence[str] | None) -> tuple[WorstRow, ...]:
+    rows = [_worst_row(record, "" if sources is None else sources[record.index]) for record in records]
+    rows.sort(key=lambda row: -(row.force_error if np.isfinite(row.force_error) else abs(row.energy_error)))
+    return tuple(rows[:N_WORST])
+
+
+def _worst_row(record: StructureRecord, source: str) -> WorstRow:
+    force = np.nan
+    if record.forces is not None and record.predicted_forces is not None:
+        force = 1e3 * float(np.nanmax(np.linalg.norm(record.predicted_forces - record.forces, axis=1)))
+    symbols = [elements.symbol(int(z)) for z in record.numbers]
+    return WorstRow(
+        index=record.index,
+        formula=f"{Formula.from_list(symbols):metal}",
+        energy_error=1e3 * (record.predicted_energy - record.energy) / len(record.numbers),
+        force_error=force,
+        source=source,
     )
-
-
-def metrics_table(metrics: Mapping[str, float]) -> str:
-    """The shown metrics as an HTML table."""
-    rows = [
-        f'<tr><td>{html.escape(title)}</td><td class="n">{metrics[name] * factor:.4g}</td><td>{unit}</td></tr>'
-        for name, (title, factor, unit) in SHOWN.items()
-        if name in metrics
-    ]
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _worst(records: Sequence[StructureRecord], sources: Sequence[str] | None) -> str:
-    def row(record: StructureRecord) -> dict[str, Any]:
-        symbols, counts = np.unique(record.numbers, return_counts=True)
-        formula = "".join(
-            f"{elements.symbol(int(z))}{n if n > 1 else ''}" for z, n in zip(symbols, counts, strict=True)
-        )
-        force = np.nan
-        if record.forces is not None and record.predicted_forces is not None:
-            force = float(np.nanmax(np.linalg.norm(record.predicted_forces - record.forces, axis=1)))
-        error = (record.predicted_energy - record.energy) / len(record.numbers)
-        source = sources[record.index] if sources is not None else ""
-        return {"index": record.index, "formula": formula, "energy": error, "force": force, "source": source}
-
-    rows = [row(record) for record in records]
-    rows.sort(key=lambda r: -(r["force"] if np.isfinite(r["force"]) else abs(r["energy"])))
-    cells = [
-        f"<tr><td>{r['index']}</td><td>{r['formula']}</td><td class='n'>{1e3 * r['energy']:.2f}</td>"
-        f"<td class='n'>{1e3 * r['force']:.1f}</td><td>{html.escape(str(r['source']))}</td></tr>"
-        for r in rows[:N_WORST]
-    ]
-    head = "<tr><th>index</th><th>formula</th><th>ΔE (meV/atom)</th><th>largest |ΔF| (meV/Å)</th><th>source</th></tr>"
-    return f"<table>{head}{''.join(cells)}</table>"
