@@ -277,7 +277,7 @@ def candidate(name: str, files: Sequence[Path], device: str | None) -> Candidate
 
 def split_name(name: str) -> tuple[str, FramesChoice]:
     """``"metals-s:one"`` → ("metals-s", "one")."""
-    for frames in ("one", "all", "exact"):
+    for frames in ("one", "pair", "all", "exact"):
         if name.endswith(f":{frames}"):
             return name.removesuffix(f":{frames}"), frames
     return name, "auto"

@@ -33,7 +33,8 @@ class FAENetCalculator(Calculator):
         device: "cpu", "cuda", "cuda:1", "mps"; None picks cuda, mps or cpu, but leaves a Potential where it is.
         dtype: "float32" or "float64" for the network; geometry and energies are float64. A float64 Potential stays so.
         forces: "auto" for the checkpoint's own kind, "gradient" (-dE/dx) or "direct" (the force decoder).
-        frames: "auto" for the checkpoint's own deterministic setting, "one", "all", "exact" or "stochastic".
+        frames: "auto" for the checkpoint's own deterministic setting, "one", "pair", "all", "exact" or
+            "stochastic".
         tags: Of models that need them (0 sub-surface, 1 surface, 2 adsorbate). "auto": the atoms' own, translated from
             ASE's layer numbers or inferred from geometry with a warning; "atoms": as they are; an array; a function.
         skin: Verlet skin (Å): neighbours are searched again when an atom has moved half of it; 0 searches every step.
@@ -69,7 +70,7 @@ class FAENetCalculator(Calculator):
         if foreign := ase_kwargs.keys() - set(_ASE_KEYWORDS):
             foreign_keywords.answer(foreign)
         choice("forces", forces, ("auto", "gradient", "direct"))
-        choice("frames", frames, ("auto", "one", "all", "exact", "stochastic"))
+        choice("frames", frames, ("auto", "one", "pair", "all", "exact", "stochastic"))
         choice("remove_net_force", remove_net_force, ("auto", True, False))
         choice("on_unknown_element", on_unknown_element, ("strict", "error", "ignore"))
         choice("on_isolated_atoms", on_isolated_atoms, ("warn", "error", "ignore"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.option(
     "--frames",
-    type=click.Choice(["auto", "one", "all", "exact", "stochastic"]),
+    type=click.Choice(["auto", "one", "pair", "all", "exact", "stochastic"]),
     default="auto",
     show_default=True,
     help="auto: the model's own.",

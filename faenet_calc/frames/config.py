@@ -3,23 +3,46 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from faenet_calc.errors import InputError
+
 FrameKind = Literal["lattice", "pca3d", "pca2d", "none", "augment3d", "augment2d"]
-FrameMode = Literal["one", "all", "exact", "stochastic"]
+
+FrameMode = Literal["one", "pair", "all", "exact", "stochastic"]
+"""How many frames of a structure are averaged. With lattice frames every deterministic mode is exact under rotation,
+translation, permutation, periodic images and supercells, and its forces are the exact gradient. Besides that,
+
+- ``one`` (1 frame) has no further symmetry and is the fastest;
+- ``pair`` (2 frames, U and its mirror image with e3 → -e3) is exact under reflection;
+- ``all`` (8 frames, all signs of the axes) is exact under reflection and if a cell vector changes its sign;
+- ``exact`` (40 for slabs, 120 for bulk) also makes the dependence on the choice of cell vectors vanishingly small for
+  slabs and small for bulk;
+- ``stochastic`` (1 random frame) is for training.
+
+Molecules and wires have weighted pair frames, which are exact and smooth only as a whole: ``pair`` and ``exact`` are
+the same as ``all`` for them, and ``one`` takes the frame of largest weight, whose energy may jump."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FramesConfig:
-    """How structures are turned into frames.
+    """Choice of frames of a potential.
 
     Attributes:
-        kind: ``lattice`` (periodic: frame of the lattice; molecules: weighted pair frames), the paper's ``pca3d`` /
-            ``pca2d``, ``none``, or random rotations as data augmentation (``augment3d``, ``augment2d`` about z).
-        mode: The deterministic setting used when a caller says "auto".
-        proper: Only rotations (SE(3)), no reflections.
-        differentiable: Gradients go through the frames (exact forces); False is upstream's fixed frame.
+        kind: ``lattice`` (periodic structures: frame of the lattice; molecules: weighted pair frames), the paper's
+            ``pca3d`` / ``pca2d``, ``none``, or random rotations as data augmentation (``augment3d``, ``augment2d``
+            about z).
+        mode: Deterministic mode used for ``frames="auto"``.
+        proper: Rotations only (SE(3)), no reflections.
+        differentiable: Gradients include the derivative of the frames (exact forces); False is upstream's fixed frame.
+        free_orientation: Probability with which a stochastic frame of kind ``lattice`` is any orientation instead of
+            one derived from the lattice or the molecule. The energy then depends less on the choice of the cell.
     """
 
     kind: FrameKind = "lattice"
     mode: FrameMode = "all"
     proper: bool = False
     differentiable: bool = True
+    free_orientation: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.free_orientation <= 1.0:
+            raise InputError(f"frames.free_orientation={self.free_orientation}, expected a probability from 0 to 1")

@@ -1,8 +1,8 @@
-"""Frames: where a structure's energy is evaluated from.
+"""Frames of structures: the coordinate systems in which the network sees a structure.
 
-A frame is an orthogonal matrix U with its axes as columns; ``vector_in_frame = vector @ U`` and a force predicted in
-the frame goes back with ``force @ U.T`` (paper Eq. 3-4). A structure has one or many frames with weights that sum to
-one; the potential averages over them (paper Eq. 1). Only edge vectors are ever turned, never positions or the cell.
+A frame is an orthogonal matrix U with its axes as columns: ``vector_in_frame = vector @ U``, and a force predicted in
+the frame is rotated back with ``force @ U.T`` (paper Eq. 3-4). A structure has one or more frames with weights that sum
+to one; the potential averages over them (paper Eq. 1). Only edge vectors are rotated, never positions or the cell.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,6 @@ from faenet_calc.errors import InputError
 from faenet_calc.frames import lattice, pair, pca
 from faenet_calc.frames.config import FrameMode, FramesConfig
 from faenet_calc.graphs.graph import AtomGraph
-
-_FREELY_ORIENTED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,14 +123,13 @@ def build_frames(
     Args:
         graph: The structures.
         config: Kind of frames.
-        mode: ``one`` deterministic frame, ``all`` sign choices, ``exact`` (lattice kind: enough rotations to remove the
-            dependence on how the cell is described), or ``stochastic`` (one random frame, a constant for gradients).
-        vacuum: Empty layer (Å) that makes a three-dimensionally periodic structure a slab; the cutoff.
-        generator: Source of all randomness; needed for ``stochastic``.
+        mode: Number and choice of frames, see :data:`~faenet_calc.frames.config.FrameMode`.
+        vacuum: Thickness (Å) of the empty layer that makes a three-dimensionally periodic structure a slab; the cutoff.
+        generator: Random number generator; required for ``stochastic``, whose frames are constants for gradients.
     """
     if mode == "stochastic":
         if generator is None:
-            raise InputError("stochastic frames were asked for without a torch.Generator; pass generator= (or seed=)")
+            raise InputError("frames='stochastic' without a torch.Generator; pass generator= (or seed=)")
         with torch.no_grad():
             return _random_frames(graph, config, vacuum, generator)
     if config.kind in ("none", "augment3d", "augment2d"):
@@ -157,19 +154,31 @@ def _uniform(rotations: Tensor) -> Frames:
 def _pca_rotations(graph: AtomGraph, config: FramesConfig, mode: FrameMode) -> Tensor:
     planar = config.kind == "pca2d"
     axes = pca.principal_axes(graph, planar=planar)
+    if mode in ("one", "pair"):
+        axes = pca.lab_signs(axes, planar=planar)
     if mode == "one":
-        return pca.lab_signs(axes, planar=planar)[:, None]
-    return pca.flips_of(axes, planar=planar, proper=config.proper)
+        return axes[:, None]
+    flips = pca.flips_of(axes, planar=planar, proper=config.proper)
+    return flips[:, :2] if mode == "pair" else flips
+
+
+def _sign_choices(mode: FrameMode, proper: bool) -> Tensor:
+    """[k, 3, 3] sign matrices of a lattice frame: the identity, for ``pair`` with e3 → -e3, or all of them.
+
+    The axes are right-handed, so a reflection of the structure turns U into its mirror image U diag(1, 1, -1) up to a
+    rotation: these two frames are closed under O(3), which U and -U are not. If ``proper``, e2 changes its sign too.
+    """
+    flips = lattice.sign_flips(proper)
+    return {"one": flips[:1], "pair": flips[:2]}.get(mode, flips)
 
 
 def _natural_frames(graph: AtomGraph, config: FramesConfig, mode: FrameMode, vacuum: float) -> Frames:
-    """Lattice frames where two or three directions are periodic, pair frames elsewhere."""
+    """Lattice frames where two or three directions are periodic, weighted pair frames elsewhere."""
     n_periodic = graph.pbc.sum(dim=1)
     if bool((n_periodic >= 2).all()) and mode != "exact":
-        axes = lattice.lattice_axes(graph.cell, graph.pbc)
-        if mode == "one":
-            return _uniform(axes[:, None])
-        return _uniform(axes[:, None] @ lattice.sign_flips(config.proper).to(axes)[None])
+        special, _ = lattice.special_vectors(graph, vacuum)
+        axes = lattice.lattice_axes(graph.cell, special)
+        return _uniform(axes[:, None] @ _sign_choices(mode, config.proper).to(axes)[None])
     rotations, weights = [], []
     for member, directions in zip(graph.split(), n_periodic.tolist(), strict=True):
         rotation, weight = _frames_of_one(member, directions, config, mode, vacuum)
@@ -185,12 +194,11 @@ def _frames_of_one(
 ) -> tuple[Tensor, Tensor]:
     """Rotations [k, 3, 3] and weights [k] of a graph of one structure."""
     if n_periodic >= 2:
-        axes = lattice.lattice_axes(member.cell, member.pbc)
-        if mode == "one":
-            group = torch.eye(3)[None]
-        elif mode == "all":
-            group = lattice.sign_flips(config.proper)
-        elif lattice.is_slab(member.positions.detach(), member.cell[0].detach(), member.pbc[0], vacuum):
+        special, slab = lattice.special_vectors(member, vacuum)
+        axes = lattice.lattice_axes(member.cell, special)
+        if mode != "exact":
+            group = _sign_choices(mode, config.proper)
+        elif bool(slab[0]):
             group = lattice.slab_group(config.proper)
         else:
             group = lattice.icosahedral_group(config.proper)
@@ -210,7 +218,7 @@ def _frames_of_one(
 
 
 def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, generator: torch.Generator) -> Frames:
-    """One random frame for every structure."""
+    """One random frame per structure."""
     like = graph.positions
     if config.kind == "none":
         return _uniform(torch.eye(3).to(like).expand(graph.n_graphs, 1, 3, 3))
@@ -235,21 +243,20 @@ def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, genera
 def _random_natural(
     member: AtomGraph, n_periodic: int, config: FramesConfig, vacuum: float, generator: torch.Generator
 ) -> Tensor:
-    """[3, 3] a random frame: a lattice frame turned at random (in the plane for slabs), or a pair frame by weight.
+    """[3, 3] a random frame for training.
 
-    A molecule is seen in any orientation half of the time: the same molecule inside a box, or in reach of a surface,
-    has that box's or surface's frame and should have the same energy.
+    With probability ``config.free_orientation`` any orientation, so that the energy of a structure is learned to be the
+    same in the frame of another cell, of a box or of a surface within reach. Otherwise a lattice frame with a random
+    rotation (about the normal for slabs, any for bulk) and random signs, or a pair frame drawn by its weight.
     """
-    if n_periodic == 0 and float(torch.rand(1, generator=generator)) < _FREELY_ORIENTED:
+    if float(torch.rand(1, generator=generator)) < config.free_orientation:
         turn = lattice.random_rotation(generator) @ lattice.random_flip(generator, config.proper)
         return turn.to(member.positions)
     if n_periodic < 2:
         rotation, weight = _frames_of_one(member, n_periodic, config, "all", vacuum)
         drawn = torch.multinomial(weight.cpu().double(), 1, generator=generator)
         return rotation[int(drawn)]
-    axes = lattice.lattice_axes(member.cell, member.pbc)[0]
-    if lattice.is_slab(member.positions, member.cell[0], member.pbc[0], vacuum):
-        turn = lattice.random_turn_about_z(generator)
-    else:
-        turn = lattice.random_rotation(generator)
+    special, slab = lattice.special_vectors(member, vacuum)
+    axes = lattice.lattice_axes(member.cell, special)[0]
+    turn = lattice.random_turn_about_z(generator) if bool(slab[0]) else lattice.random_rotation(generator)
     return axes @ (turn @ lattice.random_flip(generator, config.proper)).to(axes)

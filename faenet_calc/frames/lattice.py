@@ -1,7 +1,28 @@
-"""Frames attached to a lattice of two or three periodic directions.
+"""Frames attached to a lattice with two or three periodic directions.
 
-The axes belong to the cell, not to the atoms: e1 along the first periodic cell vector, e3 along the normal of the first
-two, e2 = e3 × e1. They do not move when atoms move, are wrapped or replicated, and there is no eigenvalue to cross.
+The axes belong to the cell, not to the atoms. One cell vector is singled out; with the other two in cyclic order after
+it, e1 points along the first of them, e3 along their cross product (for slabs the surface normal), e2 = e3 × e1. The
+axes do not change when atoms move, are wrapped or replicated, and there is no eigenvalue crossing.
+
+Which cell vector is singled out depends on where the structure has vacuum, not on the order of the cell vectors:
+
+| periodic directions | vacuum along | vector singled out |
+|---|---|---|
+| two | | the non-periodic one |
+| three | one cell vector (slab) | that one |
+| three | two cell vectors (wire) | the third |
+| three | none (bulk) or all three (molecule in a box) | c |
+
+A direction has vacuum if an empty layer between two planes of atoms is at least as thick as the cutoff, so that no
+message crosses it. With vacuum along a, b or c and any periodicity flags, a slab therefore has the same frames. In mode
+``all`` the set of frames also stays the same if cell vectors change sign (left-handed cells included), if the cell is
+repeated, and if the vector along the vacuum is sheared. Not covered are swapped or otherwise combined in-plane vectors
+and other cells of a bulk crystal; mode ``exact`` makes those differences small.
+
+The decision is the only place where atomic positions matter. It never changes the frames of structures whose vacuum
+lies along c. Where it lies along a or b of a three-dimensionally periodic cell, the energy would jump if an atom
+entered the gap and left less than the cutoff on both sides; use a gap of twice the cutoff, put the vacuum along c or
+declare that direction non-periodic, which removes the dependence altogether.
 """
 
 import functools
@@ -11,38 +32,71 @@ import math
 import torch
 from torch import Tensor
 
+from faenet_calc.graphs.graph import AtomGraph
 
-def lattice_axes(cell: Tensor, pbc: Tensor) -> Tensor:
+
+def lattice_axes(cell: Tensor, special: Tensor) -> Tensor:
     """Right-handed axes of lattices with at least two periodic directions.
 
     Args:
-        cell: [n, 3, 3] (Å), rows are lattice vectors.
-        pbc: [n, 3] bool, at least two True in each row.
+        cell: [n_graphs, 3, 3] (Å), rows are lattice vectors.
+        special: [n_graphs] int64, the cell vector singled out by :func:`special_vectors`; its direction is not used.
 
     Returns:
-        [n, 3, 3], columns e1, e2, e3; differentiable in the cell.
+        [n_graphs, 3, 3], columns e1, e2, e3; differentiable in the cell.
     """
-    periodic_first = torch.argsort((~pbc).long(), dim=1, stable=True)
     rows = torch.arange(len(cell), device=cell.device)
-    first, second = cell[rows, periodic_first[:, 0]], cell[rows, periodic_first[:, 1]]
+    first, second = cell[rows, (special + 1) % 3], cell[rows, (special + 2) % 3]
     e1 = first / torch.linalg.vector_norm(first, dim=1, keepdim=True)
     normal = torch.linalg.cross(first, second, dim=1)
     e3 = normal / torch.linalg.vector_norm(normal, dim=1, keepdim=True)
     return torch.stack([e1, torch.linalg.cross(e3, e1, dim=1), e3], dim=2)
 
 
-def is_slab(positions: Tensor, cell: Tensor, pbc: Tensor, vacuum: float) -> bool:
-    """Whether one structure leaves an empty layer of at least ``vacuum`` (Å) along its third axis.
+def special_vectors(graph: AtomGraph, vacuum: float) -> tuple[Tensor, Tensor]:
+    """The cell vector that differs from the other two in having vacuum, see the table above.
 
-    Decided from fractional coordinates modulo one, so that it does not depend on the periodic image of an atom.
+    Args:
+        graph: Structures with two or three periodic directions; the result is meaningless for others.
+        vacuum: Thickness (Å) of an empty layer that counts as vacuum.
+
+    Returns:
+        Index of the cell vector, [n_graphs] int64, and whether the structure is a slab, [n_graphs] bool.
     """
-    if not bool(pbc.all()):
-        return True
-    height = torch.linalg.det(cell).abs() / torch.linalg.vector_norm(torch.linalg.cross(cell[0], cell[1], dim=0))
-    fraction = torch.linalg.solve(cell.T, positions.T)[2] % 1.0
-    ordered = torch.sort(fraction).values
-    gaps = torch.diff(ordered, append=ordered[:1] + 1.0)
-    return bool(gaps.max() * height >= vacuum)
+    non_periodic = torch.argmin(graph.pbc.long(), dim=1)
+    three = graph.pbc.all(dim=1)
+    if not bool(three.any()):
+        return non_periodic, ~three
+    has_vacuum = empty_layers(graph) >= vacuum
+    count = has_vacuum.sum(dim=1)
+    different = torch.where(count[:, None] == 1, has_vacuum, ~has_vacuum).long().argmax(dim=1)
+    special = torch.where((count == 1) | (count == 2), different, 2)
+    return torch.where(three, special, non_periodic), ~three | (count == 1)
+
+
+@torch.no_grad()
+def empty_layers(graph: AtomGraph) -> Tensor:
+    """Thickest layer without atoms between planes spanned by two cell vectors.
+
+    Computed from fractional coordinates modulo one: independent of the periodic image and the order of atoms.
+
+    Returns:
+        [n_graphs, 3] (Å), the gap along each cell vector, measured perpendicular to the other two; meaningless for
+        structures that are not periodic in three directions.
+    """
+    unit = torch.eye(3).to(graph.cell)
+    inverse = torch.linalg.inv(torch.where(graph.pbc.all(dim=1)[:, None, None], graph.cell, unit))
+    fraction = torch.einsum("ai,aij->aj", graph.positions, inverse[graph.graph_of_atom]) % 1.0
+    ordered, order = torch.sort(fraction, dim=0)
+    by_graph = torch.argsort(graph.graph_of_atom[order], dim=0, stable=True)
+    ordered = torch.gather(ordered, 0, by_graph)
+    counts = graph.atoms_per_graph
+    end = torch.cumsum(counts, 0)[counts > 0]
+    following = torch.roll(ordered, -1, dims=0)
+    following[end - 1] = ordered[end - counts[counts > 0]] + 1.0
+    column = graph.graph_of_atom[:, None].expand(-1, 3)
+    widest = fraction.new_zeros(graph.n_graphs, 3).scatter_reduce(0, column, following - ordered, "amax")
+    return widest / torch.linalg.vector_norm(inverse, dim=1)
 
 
 @functools.lru_cache(maxsize=8)

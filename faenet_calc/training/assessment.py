@@ -19,7 +19,7 @@ from faenet_calc.training.loss import Loss
 from faenet_calc.training.metrics import MetricSums, batch_metrics
 
 EDGE_COPIES = 120_000  # of one evaluation batch: about 1 GB of intermediate values for the large presets
-FRAMES_OF_MODE: dict[str, int] = {"one": 1, "stochastic": 1, "all": 8, "exact": 40}
+FRAMES_OF_MODE: dict[str, int] = {"one": 1, "stochastic": 1, "pair": 2, "all": 8, "exact": 40}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from ase.build import bulk, molecule
 
+from faenet_calc.frames import lattice
+from faenet_calc.frames.frames import Frames
+from faenet_calc.graphs.convert import to_batch
 from faenet_calc.testing import laws
 
 STRUCTURES = laws.structures()
@@ -45,6 +49,53 @@ def test_one_frame_is_equivariant_but_blind_to_reflections(modern):
 def test_assert_symmetric_can_fail(paper_frames):
     with pytest.raises(AssertionError, match="CH4 under rotation"):
         laws.assert_symmetric(paper_frames, STRUCTURES["CH4"])
+
+
+@pytest.mark.parametrize("frames", ["one", "pair", "all"])
+@pytest.mark.parametrize("order", [(1, 2, 0), (2, 0, 1)])
+@pytest.mark.parametrize("flags", ["three", "two"])
+def test_a_slab_has_one_energy_wherever_its_vacuum_lies(modern, frames, order, flags):
+    slab = STRUCTURES["Cu(111)+CO"].copy()
+    slab.pbc = True
+    other = slab.copy()
+    other.set_cell(slab.cell[list(order)], scale_atoms=False)
+    other.pbc = [flags == "three" or axis != order.index(2) for axis in range(3)]
+    (energy, forces), (new_energy, new_forces) = (laws.energy_and_forces(modern, s, frames) for s in (slab, other))
+    assert abs(new_energy - energy) < 1e-10
+    assert np.abs(new_forces - forces).max() < 1e-9
+    other.rotate(30, "x", rotate_cell=True)
+    assert abs(laws.energy_and_forces(modern, other, frames)[0] - energy) < 1e-9
+
+
+def test_the_energy_of_a_slab_depends_on_its_normal(modern):
+    """The negative control: as bulk, the frame of the same cell is another one."""
+    slab = STRUCTURES["Cu(111)+CO"].copy()
+    slab.pbc = True
+    graph = to_batch([slab], cutoff=modern.cutoff, dtype=torch.float64, device="cpu")
+    energies = []
+    for special in (0, 2):
+        axes = lattice.lattice_axes(graph.cell, torch.tensor([special]))
+        frames = Frames(rotation=axes, graph=torch.tensor([0]), weight=torch.ones(1, dtype=torch.float64))
+        energies.append(float(modern.evaluate(graph, properties=("energy",), frames=frames).energy[0]))
+    assert abs(energies[0] - energies[1]) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["Cu(111)+CO", "fcc Cu primitive"])
+def test_two_frames_are_exact_under_rotation_and_reflection(modern, name):
+    atoms = STRUCTURES[name]
+    for law in (laws.rotation_deviation, laws.reflection_deviation):
+        assert law(modern, atoms, frames="pair").energy_per_atom < 1e-10
+        assert law(modern, atoms, frames="pair").forces < 1e-8
+    assert laws.reflection_deviation(modern, atoms, frames="one").energy_per_atom > 1e-6
+
+
+def test_two_frames_depend_on_the_sign_of_a_cell_vector(modern):
+    atoms = STRUCTURES["Cu(111)+CO"]
+    other = atoms.copy()
+    other.set_cell(atoms.cell.array * [[-1], [1], [1]], scale_atoms=False)
+    change = {f: np.ptp([laws.energy_and_forces(modern, s, f)[0] for s in (atoms, other)]) for f in ("pair", "all")}
+    assert change["pair"] > 1e-4
+    assert change["all"] < 1e-10
 
 
 @pytest.mark.parametrize("matrix", [[[1, 1, 0], [-1, 1, 0], [0, 0, 1]], [[2, 1, 0], [-1, 1, 0], [0, 0, 1]]])

@@ -23,7 +23,7 @@ def frames_of(structures, mode="all", generator=None, **config):
 
 
 @pytest.mark.parametrize("kind", ["lattice", "pca3d", "pca2d", "none", "augment3d", "augment2d"])
-@pytest.mark.parametrize("mode", ["one", "all", "exact", "stochastic"])
+@pytest.mark.parametrize("mode", ["one", "pair", "all", "exact", "stochastic"])
 @pytest.mark.parametrize("proper", [False, True])
 def test_frames_are_orthogonal_and_weights_sum_to_one(kind, mode, proper):
     frames = frames_of(MIXED, mode, torch.Generator().manual_seed(0), kind=kind, proper=proper)
@@ -36,7 +36,7 @@ def test_frames_are_orthogonal_and_weights_sum_to_one(kind, mode, proper):
 
 
 @pytest.mark.parametrize("kind", ["lattice", "pca3d", "pca2d"])
-@pytest.mark.parametrize("mode", ["one", "all", "exact"])
+@pytest.mark.parametrize("mode", ["one", "pair", "all", "exact"])
 def test_frames_in_float32_are_those_of_float64(kind, mode):
     config = FramesConfig(kind=kind)
     # Principal axes of symmetric structures are not defined; those of the lattice and of pairs of atoms are.
@@ -62,8 +62,20 @@ def test_number_of_paper_frames(kind, proper, expected):
 
 def test_number_of_lattice_frames():
     slab, crystal = MIXED[0], MIXED[2]
-    assert [frames_of([slab], mode).n_frames for mode in ("one", "all", "exact")] == [1, 8, 40]
-    assert [frames_of([crystal], mode).n_frames for mode in ("one", "all", "exact")] == [1, 8, 120]
+    modes = ("one", "pair", "all", "exact")
+    assert [frames_of([slab], mode).n_frames for mode in modes] == [1, 2, 8, 40]
+    assert [frames_of([crystal], mode).n_frames for mode in modes] == [1, 2, 8, 120]
+
+
+@pytest.mark.parametrize("kind", ["lattice", "pca3d"])
+def test_pair_is_a_frame_and_its_mirror_image(kind):
+    first, second = frames_of([MIXED[0]], "pair", kind=kind).rotation
+    assert torch.equal(first, second * torch.tensor([1.0, 1.0, -1.0]))
+    assert torch.equal(first, frames_of([MIXED[0]], "one", kind=kind).rotation[0])
+
+
+def test_molecules_keep_all_their_frames_in_pair_mode():
+    assert torch.equal(frames_of([MIXED[1]], "pair").rotation, frames_of([MIXED[1]], "all").rotation)
 
 
 @pytest.mark.parametrize("proper", [False, True])
@@ -76,25 +88,78 @@ def test_groups_are_closed(proper):
         assert float(distance.max()) < 1e-9
 
 
-def test_lattice_axes_belong_to_the_first_periodic_vectors():
+def test_lattice_axes_follow_the_special_vector_in_cyclic_order():
     cell = torch.tensor([[[3.0, 0, 0], [1.0, 4, 0], [0.5, 0.5, 9]]], dtype=torch.float64)
-    axes = lattice.lattice_axes(cell, torch.tensor([[True, True, False]]))[0]
+    axes = lattice.lattice_axes(cell, torch.tensor([2]))[0]
     assert torch.allclose(axes, torch.eye(3, dtype=torch.float64))
-    other = lattice.lattice_axes(cell, torch.tensor([[False, True, True]]))[0]
+    other = lattice.lattice_axes(cell, torch.tensor([0]))[0]
     assert torch.allclose(other[:, 0], cell[0, 1] / cell[0, 1].norm())
 
 
-def test_a_slab_is_one_in_any_image():
-    slab = fcc111("Cu", (2, 2, 3), vacuum=8.0)
-    slab.pbc = True
-    for shift in (0.0, 11.0):
-        moved = slab.copy()
-        moved.positions[:, 2] += shift
-        moved.wrap()
-        graph = graph_of([moved])
-        assert lattice.is_slab(graph.positions, graph.cell[0], graph.pbc[0], 5.0)
-    crystal = graph_of([bulk("Cu", cubic=True)])
-    assert not lattice.is_slab(crystal.positions, crystal.cell[0], crystal.pbc[0], 5.0)
+def special(atoms):
+    index, slab = lattice.special_vectors(graph_of([atoms]), 5.0)
+    return int(index[0]), bool(slab[0])
+
+
+def relabelled(atoms, order, pbc=None):
+    """The same structure with its cell vectors in another order."""
+    changed = atoms.copy()
+    changed.set_cell(atoms.cell[list(order)], scale_atoms=False)
+    changed.pbc = atoms.pbc[list(order)] if pbc is None else pbc
+    return changed
+
+
+CYCLIC = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
+LAYER = fcc111("Cu", (2, 2, 3), vacuum=8.0)
+LAYER.pbc = True
+CHAIN = Atoms("CuO", [[0, 0, 0], [0.3, 0.5, 1.8]], cell=[11, 12, 4], pbc=True)
+
+
+@pytest.mark.parametrize("order", CYCLIC)
+@pytest.mark.parametrize("shift", [0.0, 11.0])
+def test_the_vacuum_of_a_slab_is_found_along_any_axis_and_in_any_image(order, shift):
+    moved = LAYER.copy()
+    moved.positions[:, 2] += shift
+    moved.wrap()
+    assert special(relabelled(moved, order)) == (order.index(2), True)
+
+
+@pytest.mark.parametrize("order", CYCLIC)
+def test_a_wire_in_a_box_is_singled_out_along_its_axis(order):
+    assert special(relabelled(CHAIN, order)) == (order.index(2), False)
+
+
+@pytest.mark.parametrize("pbc", [(False, True, True), (True, False, True), (True, True, False)])
+def test_a_non_periodic_direction_is_the_normal(pbc):
+    atoms = bulk("Cu", cubic=True) * (2, 2, 2)
+    atoms.pbc = pbc
+    assert special(atoms) == (pbc.index(False), True)
+
+
+def test_bulk_and_molecules_in_boxes_have_the_frame_of_the_first_two_vectors():
+    boxed = molecule("CH3OH", cell=[12, 13, 14], pbc=True)
+    assert special(bulk("Cu", cubic=True)) == special(boxed) == (2, False)
+
+
+def test_each_structure_of_a_batch_has_its_own_vacuum():
+    structures = [relabelled(LAYER, order) for order in CYCLIC] + [bulk("Cu"), MIXED[0]]
+    index, slab = lattice.special_vectors(graph_of(structures), 5.0)
+    assert index.tolist() == [2, 1, 0, 2, 2]
+    assert slab.tolist() == [True, True, True, False, True]
+    gaps = lattice.empty_layers(graph_of(structures))
+    assert gaps[:3].max(dim=1).values.tolist() == pytest.approx([16.0] * 3)
+
+
+@pytest.mark.parametrize("signs", [(1, 1, -1), (-1, 1, 1), (1, -1, -1), (-1, -1, -1)])
+@pytest.mark.parametrize("order", CYCLIC)
+def test_signs_and_cyclic_order_of_cell_vectors_do_not_change_the_frames_of_a_slab(order, signs):
+    changed = relabelled(LAYER, order)
+    changed.set_cell(changed.cell.array * np.array(signs)[:, None], scale_atoms=False)
+    for pbc in (changed.pbc, [index != order.index(2) for index in range(3)]):
+        changed.pbc = pbc
+        frames = [frames_of([atoms]).rotation.reshape(-1, 9) for atoms in (LAYER, changed)]
+        distance = torch.cdist(*frames, compute_mode="donot_use_mm_for_euclid_dist")
+        assert float(distance.min(dim=1).values.max()) < 1e-12
 
 
 @pytest.mark.parametrize(("name", "at_most"), [("CH4", 24), ("C6H6", 48), ("H2O", 8), ("CO2", 8), ("NH3", 12)])
@@ -126,13 +191,22 @@ def test_stochastic_frames_come_from_the_generator_alone():
     assert not torch.allclose(first, frames_of(MIXED, "stochastic", torch.Generator().manual_seed(2)).rotation)
 
 
-def test_molecules_are_seen_in_pair_frames_and_in_any_orientation():
-    generator, drawn = torch.Generator().manual_seed(0), []
-    own = frames_of([MIXED[1]]).rotation
+@pytest.mark.parametrize(("structure", "kept"), [(0, 2), (1, None)])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_stochastic_frames_are_free_with_the_given_probability(structure, kept, share):
+    """A slab keeps its normal (up to its sign) unless the orientation is free, a molecule one of its pair frames."""
+    generator, own = torch.Generator().manual_seed(0), frames_of([MIXED[structure]]).rotation
+    n_own = 0
     for _ in range(60):
-        rotation = frames_of([MIXED[1]], "stochastic", generator).rotation
-        drawn.append(bool(torch.isclose(own, rotation, atol=1e-9).all(dim=2).all(dim=1).any()))
-    assert 15 < sum(drawn) < 45
+        drawn = frames_of([MIXED[structure]], "stochastic", generator, free_orientation=share).rotation
+        difference = (own - drawn).abs() if kept is None else (own - drawn)[:, :, kept].abs()
+        n_own += bool((difference.flatten(1).amax(dim=1) < 1e-9).any())
+    assert abs(60 - n_own - 60 * share) <= (15 if share == 0.5 else 0)
+
+
+def test_a_probability_above_one_is_refused():
+    with pytest.raises(InputError, match="from 0 to 1"):
+        FramesConfig(free_orientation=1.5)
 
 
 def test_copies_carry_the_edges_of_their_structure():
