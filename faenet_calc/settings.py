@@ -1,23 +1,33 @@
 """Strict conversion between frozen settings dataclasses and nested mappings (JSON, YAML).
 
-:func:`from_mapping` collects unknown keys, wrong types and invalid choices and reports them together, each with its
-dotted path and the nearest valid name.
+:func:`from_mapping` collects unknown keys, wrong types, invalid choices and numbers out of range and reports them
+together, each with its dotted path and the nearest valid name. Ranges are part of a field's type, in the vocabulary of
+``annotated_types``: ``lr: Annotated[float, Gt(0)]``.
 """
 
 import dataclasses
 import difflib
+import math
+import operator
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from faenet_calc.errors import InputError
 
 T = TypeVar("T")
 
+_BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "gt": (operator.gt, "above"),
+    "ge": (operator.ge, "at least"),
+    "lt": (operator.lt, "below"),
+    "le": (operator.le, "at most"),
+}
+
 
 def to_mapping(config: Any) -> dict[str, Any]:
-    """A nested plain dictionary of a settings dataclass (tuples become lists), ready for JSON or YAML."""
+    """Convert a settings dataclass to nested plain values (tuples become lists), ready for JSON or YAML."""
 
     def plain(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -39,10 +49,10 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str = "set
     Args:
         cls: A settings dataclass.
         mapping: Nested plain values, as read from YAML or JSON.
-        source: What the mapping is, for the error message.
+        source: Name of the mapping in the error message.
 
     Raises:
-        InputError: With every mistake on its own line.
+        InputError: Lists every mistake on its own line.
     """
     mistakes: list[str] = []
     value = _build(cls, mapping, "", mistakes)
@@ -51,9 +61,21 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str = "set
     return typing.cast(T, value)
 
 
+def checked(config: T) -> T:
+    """The same settings, after the checks of :func:`from_mapping`: for settings that were built in Python."""
+    return from_mapping(type(config), to_mapping(config), source=type(config).__name__)
+
+
 def _build(kind: Any, value: Any, path: str, mistakes: list[str]) -> Any:
-    """``value`` as ``kind``, or None after noting a mistake."""
+    """Convert ``value`` to ``kind``; on a mistake, append it to ``mistakes`` and return None."""
     origin = typing.get_origin(kind)
+    if origin is Annotated:
+        base, *metadata = typing.get_args(kind)
+        before = len(mistakes)
+        built = _build(base, value, path, mistakes)
+        if len(mistakes) == before:
+            mistakes.extend(_out_of_range(built, metadata, path))
+        return built
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(typing.cast(type, kind), value, path, mistakes)
     if origin in (typing.Union, types.UnionType):
@@ -68,15 +90,14 @@ def _build(kind: Any, value: Any, path: str, mistakes: list[str]) -> Any:
             if not trial:
                 return built
             attempts.append(trial)
-        mistakes.extend(sorted(attempts, key=len)[0])
+        mistakes.extend(_combined(attempts, path))
         return None
     if origin is Literal:
         choices = typing.get_args(kind)
         if value in choices and not (isinstance(value, bool) and not any(isinstance(c, bool) for c in choices)):
             return value
-        mistakes.append(
-            f"{path} = {value!r}, expected one of {', '.join(map(repr, choices))}{_nearest(value, choices)}"
-        )
+        listed = f"{'one of ' if len(choices) > 1 else ''}{', '.join(map(repr, choices))}"
+        mistakes.append(f"{path} = {value!r}, expected {listed}{_nearest(value, choices)}")
         return None
     if origin in (tuple, list):
         if not isinstance(value, list | tuple):
@@ -87,7 +108,8 @@ def _build(kind: Any, value: Any, path: str, mistakes: list[str]) -> Any:
         return tuple(items) if origin is tuple else items
     if origin is dict or kind is dict:
         if isinstance(value, Mapping):
-            return dict(value)
+            item_kind = (*typing.get_args(kind), Any, Any)[1]
+            return {key: _build(item_kind, item, f"{path}.{key}", mistakes) for key, item in value.items()}
         mistakes.append(f"{path} = {value!r}, expected a mapping")
         return None
     return _build_scalar(kind, value, path, mistakes)
@@ -97,11 +119,36 @@ def _build_scalar(kind: Any, value: Any, path: str, mistakes: list[str]) -> Any:
     if kind is Any:
         return value
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            mistakes.append(f"{path} = {value}, expected a finite number")
         return float(value)
     if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
         return value
     mistakes.append(f"{path} = {value!r} ({type(value).__name__}), expected {kind.__name__}")
     return None
+
+
+def _out_of_range(value: Any, metadata: Sequence[Any], path: str) -> list[str]:
+    """The mistake of a number beyond the bounds in the metadata of its type; empty if it is within them."""
+    limits = [
+        (name, limit) for item in metadata for name in _BOUNDS if (limit := getattr(item, name, None)) is not None
+    ]
+    if all(_BOUNDS[name][0](value, limit) for name, limit in limits):
+        return []
+    return [f"{path} = {value!r}, expected {' and '.join(f'{_BOUNDS[name][1]} {limit:g}' for name, limit in limits)}"]
+
+
+def _combined(attempts: Sequence[list[str]], path: str) -> list[str]:
+    """The mistakes of a value that fits no member of a union, given those for each member.
+
+    A member whose mistakes are inside the value has the right form and is the one that was meant; otherwise the
+    expectations of all members are listed.
+    """
+    for attempt in attempts:
+        if not attempt[0].startswith(f"{path} = "):
+            return attempt
+    came, _, _ = attempts[0][0].partition(", expected ")
+    return [f"{came}, expected {' or '.join(attempt[0].partition(', expected ')[2] for attempt in attempts)}"]
 
 
 def _build_dataclass(cls: type, value: Any, path: str, mistakes: list[str]) -> Any:
@@ -110,7 +157,7 @@ def _build_dataclass(cls: type, value: Any, path: str, mistakes: list[str]) -> A
     if not isinstance(value, Mapping):
         mistakes.append(f"{path or cls.__name__} = {value!r}, expected a mapping of {cls.__name__} settings")
         return None
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     names = [f.name for f in dataclasses.fields(cls)]
     before = len(mistakes)
     arguments = {}

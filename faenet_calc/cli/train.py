@@ -10,6 +10,7 @@ from faenet_calc.cli.options import verbosity, verbosity_options
 from faenet_calc.errors import InputError
 
 MAX_REPORTED = 2000  # structures of a set in the report
+EXIT_INCOMPLETE = 3
 
 if TYPE_CHECKING:
     from faenet_calc.training.config import TrainConfig
@@ -70,9 +71,19 @@ def command(
     if not result.writes:
         return
     summary = _summary(result)
-    if result.finished != "interrupted" and result.config.run.report:
-        summary["errors"] = _report(result, talks)
-    click.echo(json.dumps(summary) if as_json else f"{result.checkpoint} ({result.finished})")
+    if result.checkpoint is not None and result.finished != "interrupted" and result.config.run.report:
+        summary["errors"] = _report(result, result.checkpoint, talks)
+    if as_json:
+        click.echo(json.dumps(summary))
+    elif result.checkpoint is not None:
+        click.echo(f"{result.checkpoint} ({result.finished})")
+    if result.checkpoint is None:
+        click.echo(
+            f"{result.folder}: stopped before the first validation, so there are no weights yet; continue with "
+            "--resume auto",
+            err=True,
+        )
+        ctx.exit(EXIT_INCOMPLETE)
 
 
 def _config(inputs: tuple[Path, ...], settings: list[str]) -> "TrainConfig":
@@ -89,7 +100,7 @@ def _config(inputs: tuple[Path, ...], settings: list[str]) -> "TrainConfig":
 def _summary(result: "TrainResult") -> dict[str, Any]:
     last = next((row for row in reversed(result.state.history) if row["is_best"]), {})
     return {
-        "checkpoint": str(result.checkpoint),
+        "checkpoint": None if result.checkpoint is None else str(result.checkpoint),
         "finished": result.finished,
         "steps": result.state.step,
         "epochs": result.state.epoch,
@@ -98,14 +109,14 @@ def _summary(result: "TrainResult") -> dict[str, Any]:
     }
 
 
-def _report(result: "TrainResult", talks: bool) -> dict[str, dict[str, float]]:
+def _report(result: "TrainResult", checkpoint: Path, talks: bool) -> dict[str, dict[str, float]]:
     """Errors of the best weights with the potential's own frames, by set; also report.html and errors.json."""
     from faenet_calc.potential.checkpoint import load_potential
     from faenet_calc.reports.learning import evaluation_section, training_report
     from faenet_calc.training.assessment import assess
     from faenet_calc.training.config_file import dump_config
 
-    potential = load_potential(result.checkpoint, device=None if result.config.run.device == "auto" else "cpu")
+    potential = load_potential(checkpoint, device=None if result.config.run.device == "auto" else "cpu")
     errors, sections = {}, []
     for name in ("test", "val"):
         part = result.parts.get(name)

@@ -1,7 +1,8 @@
 """Records → flat arrays on disk, built once and memory-mapped afterwards.
 
-A cache is a folder named by a hash of the files' contents and of the settings. It is built beside its place and renamed
-into it when whole, so nobody ever sees half a cache; a lock makes other processes wait instead of building it again.
+A cache is a folder named by a hash of the files' contents and of the settings. It is built under a temporary name,
+written to disk and renamed, so that no process sees an incomplete cache; a lock makes other processes wait instead of
+building it again. The hash of every array is checked when a cache is opened; a damaged cache is built again.
 
     per structure  cell [9], pbc [3], energy, stress [9], atom_end, edge_end, info_end
     per atom       positions [3], numbers, tags, free, forces [3], n_neighbors
@@ -14,7 +15,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,11 +26,11 @@ from numpy.typing import NDArray
 from faenet_calc.data.formats import Record, find_files, read_records
 from faenet_calc.data.labels import Labels, labels_of, scalar_keys
 from faenet_calc.errors import InputError
-from faenet_calc.files import locked
+from faenet_calc.files import locked, sync_to_disk
 from faenet_calc.graphs.neighbors import axis_heights, neighbor_list
 from faenet_calc.graphs.tags import TagSource, resolve_tags
 
-VERSION = 1
+VERSION = 2
 META, INFO = "meta.json", "info.jsonl"
 _BLOCK = 1 << 22
 
@@ -58,13 +59,13 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings:
-    """What decides a cache besides the files' contents.
+    """Settings that determine the contents of a cache, besides the files.
 
     Attributes:
-        cutoff: (Å).
-        max_neighbors: Cap on neighbours per atom, or None.
-        energy_key: Scalar to learn, or None for the energy.
-        forces_key: Array with forces, or None for the calculator's.
+        cutoff: Largest distance of an edge (Å).
+        max_neighbors: Largest number of neighbors per atom, or None.
+        energy_key: Name of the scalar to learn, or None for the energy.
+        forces_key: Name of the array with forces, or None for the calculator's.
         tags: "auto" or "atoms", see :func:`faenet_calc.graphs.tags.resolve_tags`.
     """
 
@@ -76,7 +77,7 @@ class CacheSettings:
 
 
 def default_folder() -> Path:
-    """Where caches live: $FAENET_CALC_CACHE, or faenet-calc/graphs in the user's cache folder."""
+    """The folder of all caches: $FAENET_CALC_CACHE, or faenet-calc/graphs in the user's cache folder."""
     own = os.environ.get("FAENET_CALC_CACHE")
     if own:
         return Path(own)
@@ -91,18 +92,20 @@ def open_cache(
     trust_pickle: bool = False,
     progress: bool = False,
 ) -> Path:
-    """The folder with the arrays of these files under these settings, built if it is not there.
+    """The folder with the arrays of these files under these settings, built if necessary.
 
     Raises:
-        InputError: The files hold no structure, no label, or a structure that has no graph.
+        InputError: The files hold no structure, no label, or a structure that has no graph; or the cache folder cannot
+            be written.
     """
     folder = folder or default_folder()
     paths = find_files(files)
-    key = cache_key(paths, settings)
+    hashes = [_file_hash(path / "data.mdb" if path.is_dir() else path) for path in paths]
+    key = cache_key(paths, hashes, settings)
     place = folder / key
     if is_whole(place):
         return place
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_writable(folder)
     with locked(folder / f"{key}.lock"):
         if is_whole(place):
             return place
@@ -110,30 +113,51 @@ def open_cache(
             shutil.rmtree(left_over, ignore_errors=True)
         building = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder))
         try:
-            _build(building, read_records(paths, trust_pickle=trust_pickle, progress=progress), settings)
+            content = hashlib.sha256("".join(hashes).encode()).hexdigest()
+            _build(building, read_records(paths, trust_pickle=trust_pickle, progress=progress), settings, content)
             _move(building, place)
         finally:
             shutil.rmtree(building, ignore_errors=True)
     return place
 
 
-def cache_key(paths: Iterable[Path], settings: CacheSettings) -> str:
+def cache_key(paths: Sequence[Path], hashes: Sequence[str], settings: CacheSettings) -> str:
     """Hash of the names and contents of the files and of the settings."""
-    digest = hashlib.sha256(json.dumps([VERSION, asdict(settings)], sort_keys=True).encode())
-    for path in paths:
-        digest.update(str(path).encode() + b"\0")
-        with (path / "data.mdb" if path.is_dir() else path).open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:32]
+    named = [[str(path), content] for path, content in zip(paths, hashes, strict=True)]
+    return _hash_of([VERSION, asdict(settings), named])[:32]
 
 
 def is_whole(place: Path) -> bool:
-    """Whether a cache is there with all its bytes."""
+    """Whether a cache exists and its description and arrays have the hashes that were recorded when it was built."""
     try:
         meta = json.loads((place / META).read_text())
-        return all((place / name).stat().st_size == size for name, size in meta["sizes"].items())
-    except (OSError, ValueError, KeyError):
+        recorded = meta.pop("sha256")
+        return recorded == _hash_of(meta) and all(
+            _file_hash(place / name) == content for name, content in meta["hashes"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged description has any form
         return False
+
+
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _make_writable(folder: Path) -> None:
+    """Create the folder of all caches and make sure that files can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"the graph cache cannot be written to {folder} ({error.strerror}); set the environment variable "
+            "FAENET_CALC_CACHE, --cache-dir or data.cache_dir to a folder that can be written"
+        ) from error
 
 
 def open_arrays(place: Path) -> Arrays:
@@ -153,7 +177,7 @@ def _map(path: Path, kind: str, columns: int) -> NDArray[Any]:
     return flat if columns == 1 else flat.reshape(-1, columns)
 
 
-def _build(place: Path, records: Iterable[Record], settings: CacheSettings) -> None:
+def _build(place: Path, records: Iterable[Record], settings: CacheSettings, content: str) -> None:
     n_atoms = n_edges = n_structures = n_info = n_dropped = 0
     n_labels = dict.fromkeys(("energy", "forces", "stress"), 0)
     first: Record | None = None
@@ -183,9 +207,10 @@ def _build(place: Path, records: Iterable[Record], settings: CacheSettings) -> N
         "n_labels": n_labels,
         "n_dropped_edges": n_dropped,
         "types": types,
-        "sizes": {name: (place / name).stat().st_size for name in (*COLUMNS, INFO)},
+        "content": content,
+        "hashes": {name: _file_hash(place / name) for name in (*COLUMNS, INFO)},
     }
-    (place / META).write_text(json.dumps(meta, indent=1))
+    (place / META).write_text(json.dumps({**meta, "sha256": _hash_of(meta)}, indent=1))
 
 
 def _row(record: Record, labels: Labels, settings: CacheSettings) -> tuple[dict[str, Any], int]:
@@ -283,7 +308,10 @@ def _narrow(path: Path, name: str) -> str:
 
 
 def _move(building: Path, place: Path) -> None:
-    """Rename a finished cache into its place; if another process was first, theirs stays."""
+    """Write a finished cache to disk and rename it; if another process was first, its cache stays."""
+    for path in building.iterdir():
+        sync_to_disk(path)
+    sync_to_disk(building)
     if place.exists() and not is_whole(place):
         shutil.rmtree(place, ignore_errors=True)
     try:
@@ -291,3 +319,4 @@ def _move(building: Path, place: Path) -> None:
     except OSError:
         if not is_whole(place):
             raise
+    sync_to_disk(place.parent)

@@ -113,6 +113,11 @@ class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
         return float(self._meta["settings"]["cutoff"])
 
     @property
+    def content_hash(self) -> str:
+        """The sha256 of the contents of the files that the data set was read from."""
+        return str(self._meta["content"])
+
+    @property
     def n_labels(self) -> dict[str, int]:
         """How many structures have an energy, forces, a stress."""
         return dict(self._meta["n_labels"])

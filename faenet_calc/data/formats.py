@@ -133,7 +133,7 @@ def _read_with_ase(path: Path) -> Iterator[Record]:
         if kind in _DATABASE_FORMATS:
             yield from _read_database(path)
             return
-        for index, atoms in enumerate(ase.io.iread(source_for_ase(path, kind), index=":", format=kind)):
+        for index, atoms in enumerate(_iread(path, kind)):
             yield _record_of(atoms, path, index)
     except UnknownFileTypeError as error:
         raise InputError(f"{path}: the format is not known to ASE ({error}); convert it to extxyz first") from error
@@ -141,6 +141,11 @@ def _read_with_ase(path: Path) -> Iterator[Record]:
         raise
     except Exception as error:  # readers of many authors fail in many ways; all mean the file
         raise InputError(f"{path} cannot be read as {kind} ({type(error).__name__}: {error})") from error
+
+
+def _iread(path: Path, kind: str | None) -> Iterator[Atoms]:
+    # Without this flag ASE takes what follows an @ in a file name as an index.
+    return ase.io.iread(source_for_ase(path, kind), index=":", format=kind, do_not_split_by_at_sign=True)
 
 
 def _record_of(atoms: Atoms, path: Path, index: int) -> Record:

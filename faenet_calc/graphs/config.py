@@ -1,7 +1,9 @@
 """Settings of the graphs."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,5 +15,5 @@ class GraphConfig:
         rewiring: ``remove-tag-0`` deletes sub-surface atoms, as upstream OC20 weights expect.
     """
 
-    max_neighbors: int | None = None
+    max_neighbors: Annotated[int, Ge(1)] | None = None
     rewiring: Literal["none", "remove-tag-0"] = "none"

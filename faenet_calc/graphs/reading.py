@@ -73,7 +73,7 @@ def _read_file(given: str) -> list[InputStructure]:
         structures = _read_pymatgen_json(path)
         if structures is None:
             kind = filetype(str(path))
-            structures = read(source_for_ase(path, kind), index=":", format=kind)
+            structures = read(source_for_ase(path, kind), index=":", format=kind, do_not_split_by_at_sign=True)
         if index is not None:
             structures = structures[index]
     except InputError:
@@ -100,22 +100,32 @@ def _read_pymatgen_json(path: Path) -> list[Atoms] | None:
     entries = content if isinstance(content, list) else [content]
     if not entries or not all(isinstance(entry, dict) and "@class" in entry for entry in entries):
         return None
-    from monty.json import MontyDecoder
-
-    decoder = MontyDecoder()
-    return [_from_pymatgen(decoder.process_decoded(entry), path) for entry in entries]
+    return [_from_pymatgen(entry, path) for entry in entries]
 
 
-def _from_pymatgen(thing: Any, path: Path) -> Atoms:
-    """Atoms of a pymatgen structure, molecule, or entry that has one."""
+def _from_pymatgen(entry: dict[str, Any], path: Path) -> Atoms:
+    """Atoms of a pymatgen structure, molecule, or entry with a structure.
+
+    Such files name the modules that their decoder imports. The names are removed, so that reading a file runs none.
+    """
+    from pymatgen.core import Molecule, Structure
     from pymatgen.io.ase import AseAtomsAdaptor
 
-    structure = getattr(thing, "structure", thing)
-    if not hasattr(structure, "is_ordered"):
-        raise InputError(f"{path} holds a {type(thing).__name__}, expected pymatgen structures or molecules")
+    described = entry.get("structure", entry)
+    content = _without_modules(described)
+    if "sites" not in content:
+        raise InputError(f"{path} holds a {entry['@class']}, expected pymatgen structures or molecules")
+    structure = Structure.from_dict(content) if "lattice" in content else Molecule.from_dict(content)
     if not structure.is_ordered:
         raise InputError(f"{path}: {structure.formula} has partially occupied sites; order it first")
     return Atoms(AseAtomsAdaptor.get_atoms(structure))
+
+
+def _without_modules(value: Any) -> Any:
+    """Decoded JSON without the keys that make pymatgen's decoder import modules."""
+    if isinstance(value, dict):
+        return {key: _without_modules(item) for key, item in value.items() if not key.startswith("@")}
+    return [_without_modules(item) for item in value] if isinstance(value, list) else value
 
 
 def _check(item: InputStructure) -> None:

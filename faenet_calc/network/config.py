@@ -1,7 +1,9 @@
 """Settings of the network."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval
 
 Activation = Literal[
     "swish", "silu", "relu", "gelu", "tanh", "softplus", "elu", "leaky_relu", "mish", "sigmoid", "selu", "celu",
@@ -15,6 +17,9 @@ JumpingConnection = Literal["none", "add", "concat", "concat_atom", "concat_ener
 EnergyWeighting = Literal["none", "initial", "final"]
 DecoderKind = Literal["simple", "mlp", "res", "res_updown"]
 DecoderNorm = Literal["none", "batch", "layer"]
+
+Width = Annotated[int, Ge(1)]
+OptionalWidth = Annotated[int, Ge(0)]  # 0 leaves the part out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +35,11 @@ class AtomEmbeddingConfig:
         second_layer: Two linear layers instead of one (also in the edge embedding).
     """
 
-    n_elements: int = 118
-    tag_channels: int = 0
-    group_period_channels: int = 16
+    n_elements: Annotated[int, Interval(ge=1, le=118)] = 118
+    tag_channels: OptionalWidth = 0
+    group_period_channels: OptionalWidth = 16
     properties: Literal["none", "modern", "upstream"] = "modern"
-    properties_channels: int = 0
+    properties_channels: OptionalWidth = 0
     second_layer: bool = True
 
 
@@ -43,7 +48,7 @@ class DecoderConfig:
     """The direct-force head."""
 
     kind: DecoderKind = "mlp"
-    channels: int = 128
+    channels: Width = 128
     norm: DecoderNorm = "layer"
 
 
@@ -73,25 +78,21 @@ class ModelConfig:
         decoder: Direct-force head, or None.
     """
 
-    hidden_channels: int = 128
-    filters: int = 128
-    interactions: int = 4
-    gaussians: int = 32
-    cutoff: float = 5.0
+    hidden_channels: Width = 128
+    filters: Width = 128
+    interactions: Annotated[int, Ge(0)] = 4
+    gaussians: Annotated[int, Ge(2)] = 32
+    cutoff: Annotated[float, Ge(1.0)] = 5.0  # no two atoms are bound at less than 0.7 Å
     activation: Activation = "swish"
-    envelope_power: int = 6
+    envelope_power: Annotated[int, Ge(0)] = 6
     message: MessageKind = "updownscale_base"
     edge_features: EdgeFeatures = "r_and_distance"
     split_filter: bool = True
     extra_layer: bool = False
-    feed_forward: int = 0
+    feed_forward: OptionalWidth = 0
     graph_norm: bool = False
-    mean_neighbors: float = 1.0
+    mean_neighbors: Annotated[float, Gt(0)] = 1.0
     jumping: JumpingConnection = "concat"
     energy_weighting: EnergyWeighting = "none"
     atoms: AtomEmbeddingConfig = field(default_factory=AtomEmbeddingConfig)
     decoder: DecoderConfig | None = None
-
-    def __post_init__(self) -> None:
-        if self.feed_forward < 0:
-            raise ValueError(f"feed_forward = {self.feed_forward}, expected a width, or 0 to leave it out")

@@ -4,7 +4,9 @@ The file is read in ``config.py``; defaults that belong to a preset are in ``rec
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval
 
 from faenet_calc.frames.config import FrameMode, FramesConfig
 from faenet_calc.graphs.config import GraphConfig
@@ -13,6 +15,12 @@ from faenet_calc.potential.config import EnergyConfig, ForceKind
 
 LossKind = Literal["mae", "mse", "huber", "l2"]
 Fit = Literal["fit"]
+
+Count = Annotated[int, Ge(1)]
+NotNegativeInt = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NotNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Interval(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +46,16 @@ class RunConfig:
     """
 
     out_dir: str = "run"
-    seed: int = 0
+    seed: NotNegativeInt = 0
     device: str = "auto"
     dtype: Literal["float32", "float64"] = "float32"
-    time_limit_s: float | None = None
-    max_epochs: int | None = None
-    threads: int | None = None
-    log_every: int = 20
-    save_every_s: float = 60.0
-    save_every_steps: int | None = None
-    validate_every: int | None = None
+    time_limit_s: Positive | None = None
+    max_epochs: Count | None = None
+    threads: Count | None = None
+    log_every: Count = 20
+    save_every_s: NotNegative = 60.0
+    save_every_steps: Count | None = None
+    validate_every: Count | None = None
     validation_frames: FrameMode | Literal["auto"] = "auto"
     precision: Literal["full", "bf16"] = "full"
     tensorboard: bool = True
@@ -79,13 +87,18 @@ class DataConfig:
     test: tuple[str, ...] = ()
     energy_key: str = "auto"
     forces_key: str = "auto"
-    max_force: float | None = None
+    max_force: Positive | None = None
     split: str = "auto"
-    val_fraction: float = 0.1
-    test_fraction: float = 0.0
-    seed: int = 0
+    val_fraction: Share = 0.1
+    test_fraction: Share = 0.0
+    seed: NotNegativeInt = 0
     trust_pickle: bool = False
     cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.val_fraction + self.test_fraction >= 1:
+            total = self.val_fraction + self.test_fraction
+            raise ValueError(f"val_fraction + test_fraction = {total:g} leaves nothing to train on, expected below 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +142,9 @@ class NormalizationSection:
 
     references: Literal["fit", "none"] | dict[str, float] = "fit"
     shift: Fit | float = 0.0
-    scale: Fit | float = "fit"
-    force_scale: Fit | float = "fit"
-    mean_neighbors: Fit | float | None = "fit"
+    scale: Fit | Positive = "fit"
+    force_scale: Fit | Positive = "fit"
+    mean_neighbors: Fit | Positive | None = "fit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,18 +164,18 @@ class LossConfig:
         adsorbate_weight: How much a force on an adsorbate atom (tag 2) counts where one on another atom counts 1.
     """
 
-    energy: float = 1.0
-    forces: float = 1.0
-    stress: float = 0.0
-    conservation: float = 0.0
+    energy: NotNegative = 1.0
+    forces: NotNegative = 1.0
+    stress: NotNegative = 0.0
+    conservation: NotNegative = 0.0
     conservation_target: Literal["detached", "full"] = "detached"
     energy_kind: LossKind = "mae"
     forces_kind: LossKind = "l2"
     stress_kind: LossKind = "mae"
-    huber_delta: float = 0.01
+    huber_delta: Positive = 0.01
     per_atom: bool = True
     free_atoms_only: bool = False
-    adsorbate_weight: float = 1.0
+    adsorbate_weight: NotNegative = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,18 +198,18 @@ class OptimConfig:
     """
 
     kind: Literal["adamw", "muon"] = "muon"
-    lr: float = 5e-3
-    min_lr: float = 1e-6
-    weight_decay: float = 1e-4
-    beta2: float = 0.99
+    lr: Positive = 5e-3
+    min_lr: NotNegative = 1e-6
+    weight_decay: NotNegative = 1e-4
+    beta2: Share = 0.99
     schedule: Literal["cosine", "plateau", "constant"] = "cosine"
-    warmup_steps: int | None = None
-    plateau_factor: float = 0.8
-    plateau_patience: int = 10
-    batch_size: int | None = None
-    accumulate: int = 1
-    grad_clip: float | None = 10.0
-    ema_decay: float = 0.995
+    warmup_steps: NotNegativeInt | None = None
+    plateau_factor: Annotated[float, Interval(gt=0, lt=1)] = 0.8
+    plateau_patience: NotNegativeInt = 10
+    batch_size: Count | None = None
+    accumulate: Count = 1
+    grad_clip: Positive | None = 10.0
+    ema_decay: Share = 0.995
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +224,8 @@ class StopConfig:
     """
 
     metric: str = "loss"
-    patience: int | None = None
-    min_lr: float = 0.0
+    patience: NotNegativeInt | None = None
+    min_lr: NotNegative = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,10 +244,10 @@ class FinetuneConfig:
     """
 
     checkpoint: str | None = None
-    feed_forward: int | None = None
+    feed_forward: Count | None = None
     freeze: tuple[str, ...] = ()
     replay: tuple[str, ...] = ()
-    replay_fraction: float = 0.2
+    replay_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.2
     refit_references: bool = True
 
 

@@ -4,8 +4,10 @@ config → Prepared → [batch → prediction → loss → gradient → optimise
 """
 
 import math
+import shutil
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +15,11 @@ from pathlib import Path
 import torch
 
 from faenet_calc.errors import InputError
-from faenet_calc.files import write_atomically
+from faenet_calc.files import locked, write_atomically
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential.checkpoint import save_potential
+from faenet_calc.potential.potential import Potential
+from faenet_calc.settings import checked
 from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
 from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
@@ -27,10 +31,11 @@ from faenet_calc.training.loss import TERMS, Loss
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
 from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Part, Prepared, prepare
-from faenet_calc.training.schedule import Plateau, Schedule, WeightAverage
+from faenet_calc.training.schedule import Plateau, Schedule, average_weights
 from faenet_calc.training.state import FILE, TrainState, load_state, save_state
 
-BEST, CONFIG = "best.safetensors", "config.yaml"
+BEST, CONFIG, LOCK = "best.safetensors", "config.yaml", ".lock"
+RESULTS = (BEST, "errors.json", "report.html", "tensorboard")  # removed when a new run replaces an old one
 TABLE_METRICS = (
     "train_loss", "loss", "energy_mae", "energy_mae_per_atom", "energy_within", "forces_mae", "forces_rmse",
     "forces_cosine", "energy_forces_within", "stress_mae", "is_best",
@@ -44,7 +49,7 @@ class TrainResult:
 
     Attributes:
         folder: Of the run.
-        checkpoint: The best weights.
+        checkpoint: The best weights, or None if the run stopped before its first validation.
         state: Progress, with the history of validations.
         config: As resolved.
         parts: Name of a set → its structures: train, val and, if there is one, test.
@@ -53,7 +58,7 @@ class TrainResult:
     """
 
     folder: Path
-    checkpoint: Path
+    checkpoint: Path | None
     state: TrainState
     config: TrainConfig
     parts: dict[str, Part]
@@ -79,24 +84,42 @@ def train(
         progress: Say what happens on stderr.
     """
     started = time.monotonic()
+    config = checked(config)
+    if job_limit_s is not None and not 0 < job_limit_s < math.inf:
+        raise InputError(f"the time limit of this job is {job_limit_s} s, expected a number above 0")
     keep_freed_memory()
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     with joined_ranks() as ranks:
         device = pick_device(config.run.device, ranks)
         folder = Path(config.run.out_dir)
-        found = (folder / FILE).exists()
-        if found and not resume and not overwrite:
-            raise InputError(f"{folder} holds a run; continue it with --resume auto, or replace it with --overwrite")
-        ranks.barrier()
         if ranks.writes:
             folder.mkdir(parents=True, exist_ok=True)
-            if found and not resume:
-                (folder / FILE).unlink()
-        ranks.barrier()
-        with deterministic(device):
-            run = Run(config, device, ranks, resume=resume and found, progress=progress)
-            return run.loop(started, job_limit_s)
+        with locked(folder / LOCK, wait=False) if ranks.writes else nullcontext():
+            found = _stored_run(folder, resume=resume, overwrite=overwrite)
+            ranks.barrier()
+            # A caller's inference mode or autocast must not reach the gradients.
+            with (
+                torch.inference_mode(False),
+                torch.enable_grad(),
+                torch.autocast(device.type, enabled=False),
+                deterministic(device),
+            ):
+                run = Run(config, device, ranks, resume=resume and found, progress=progress)
+                return run.loop(started, job_limit_s)
+
+
+def _stored_run(folder: Path, *, resume: bool, overwrite: bool) -> bool:
+    """Whether a folder has a run to resume; an InputError if a run there would be lost."""
+    resumable, has_weights = (folder / FILE).exists(), (folder / BEST).exists()
+    if resumable and not resume and not overwrite:
+        raise InputError(f"{folder} holds a run; continue it with --resume auto, or replace it with --overwrite")
+    if has_weights and not resumable and not overwrite:
+        raise InputError(
+            f"{folder} holds {BEST} but no {FILE} to resume from; choose another folder, or replace the weights with "
+            "--overwrite"
+        )
+    return resumable
 
 
 class Run:
@@ -114,7 +137,8 @@ class Run:
         self, config: TrainConfig, device: torch.device, ranks: Ranks, *, resume: bool, progress: bool
     ) -> None:
         self.ranks, self.device, self.folder = ranks, device, Path(config.run.out_dir)
-        self.state, tensors, self.asked = TrainState(), None, config_to_mapping(config)
+        self.state, tensors, stored = TrainState(), None, None
+        self.asked = config_to_mapping(config)
         if resume:
             self.state, tensors, stored = load_state(self.folder, device)
             self.asked = stored["asked"]
@@ -127,23 +151,29 @@ class Run:
         prepared: Prepared = prepare(config, device, progress=shows)
         if ranks.writes:
             ranks.barrier()
+        if stored is not None:
+            _need_same_data(stored["data"], prepared.data_hashes, self.folder / FILE)
         self.prepared, self.config = prepared, prepared.config
         self.potential, self.model = prepared.potential, prepared.potential.model
         self.loss = Loss(self.config.loss, self.potential.config.forces)
         optim = self.config.optim
         self.optimizer = build_optimizer(self.model, optim)
-        self.average = WeightAverage(self.model, optim.ema_decay)
+        self.average = average_weights(self.potential, optim.ema_decay) if optim.ema_decay else None
         self.plateau = Plateau(factor=self.state.plateau_factor, waited=self.state.plateau_waited)
         if tensors is not None:
             self.model.load_state_dict(tensors["model"])
             self.optimizer.load_state_dict(tensors["optimizer"])
-            self.average.load(tensors["average"])
+            if self.average is not None:
+                self.average.load_state_dict(tensors["average"])
         self._plan()
         frames, seed = self.config.frames.training, self.config.run.seed
         self.maker = BatchMaker(prepared.train.dataset, self.potential.config, frames, seed, prepared.replay)
         self.journal = self._journal(progress) if ranks.writes else None
         if ranks.writes and not resume:
             write_atomically(self.folder / CONFIG, dump_config(self.config).encode())
+            self.save()  # from here on the folder belongs to this run
+        if ranks.writes and self.state.best is None:
+            _remove_results(self.folder)
         for note in prepared.notes:
             self._say(note)
         if resume:
@@ -223,7 +253,7 @@ class Run:
             parts["test"] = self.prepared.test
         return TrainResult(
             folder=self.folder,
-            checkpoint=self.folder / BEST,
+            checkpoint=self.folder / BEST if state.best is not None else None,
             state=state,
             config=self.config,
             parts=parts,
@@ -261,7 +291,8 @@ class Run:
                 "for wrong labels with `faenet-calc data check`"
             )
         self.optimizer.step()
-        self.average.update()
+        if self.average is not None:
+            self.average.update_parameters(self.potential)
         state.step, state.position = state.step + 1, state.position + 1
         self._record(totals, rate, float(norm))
 
@@ -307,33 +338,34 @@ class Run:
     def _validate(self) -> bool:
         """Validate the averaged weights and keep them if they are the best; True to stop early."""
         state, stop = self.state, self.config.stop
-        self.ranks.copy_from_first([b for b in self.model.buffers() if b.is_floating_point()])
+        evaluated = self.evaluated
+        for potential in (self.potential, evaluated):
+            self.ranks.copy_from_first([b for b in potential.buffers() if b.is_floating_point()])
         frames = self.config.run.validation_frames
         val = self.prepared.val
         generator = torch.Generator().manual_seed(self.config.run.seed) if frames == "stochastic" else None
-        self.model.eval()
-        with self.average.applied():
-            found: Assessment = assess(
-                self.potential,
-                val.dataset,
-                val.indices,
-                frames=frames,
-                loss=self.loss,
-                free_atoms_only=self.config.loss.free_atoms_only,
-                ranks=self.ranks,
-                generator=generator,
-            )
-            value = found.metrics.get(stop.metric)
-            if value is None:
-                raise InputError(f"stop.metric = {stop.metric!r}, expected one of {', '.join(found.metrics)}")
-            sign = -1.0 if stop.metric in HIGHER_IS_BETTER else 1.0
-            improved = state.best is None or sign * value < sign * state.best
-            if improved:
-                state.best, state.best_step, state.waited = value, state.step, 0
-                self._save_best(found)
-            else:
-                state.waited += 1
-        self.model.train()
+        evaluated.eval()
+        found: Assessment = assess(
+            evaluated,
+            val.dataset,
+            val.indices,
+            frames=frames,
+            loss=self.loss,
+            free_atoms_only=self.config.loss.free_atoms_only,
+            ranks=self.ranks,
+            generator=generator,
+        )
+        value = found.metrics.get(stop.metric)
+        if value is None:
+            raise InputError(f"stop.metric = {stop.metric!r}, expected one of {', '.join(found.metrics)}")
+        sign = -1.0 if stop.metric in HIGHER_IS_BETTER else 1.0
+        improved = state.best is None or sign * value < sign * state.best
+        if improved:
+            state.best, state.best_step, state.waited = value, state.step, 0
+            self._save_best(evaluated, found)
+        else:
+            state.waited += 1
+        evaluated.train()
         self.plateau.update(improved, self.config.optim)
         state.plateau_factor, state.plateau_waited = self.plateau.factor, self.plateau.waited
         self._remember(found, improved)
@@ -358,7 +390,12 @@ class Run:
         if self.journal is not None:
             self.journal.validation(row)
 
-    def _save_best(self, found: Assessment) -> None:
+    @property
+    def evaluated(self) -> Potential:
+        """The potential that is validated and saved: with averaged weights, or the trained ones without averaging."""
+        return self.potential if self.average is None else self.average.module
+
+    def _save_best(self, evaluated: Potential, found: Assessment) -> None:
         if not self.ranks.writes:
             return
         extra = {
@@ -372,7 +409,7 @@ class Run:
                 "validation": found.metrics,
             }
         }
-        save_potential(self.potential, self.folder / BEST, extra=extra)
+        save_potential(evaluated, self.folder / BEST, extra=extra)
 
     def save(self) -> None:
         """Write the resume file."""
@@ -380,11 +417,32 @@ class Run:
             tensors = {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "average": self.average.state(),
+                "average": {} if self.average is None else self.average.state_dict(),
             }
-            configs = {"asked": self.asked, "resolved": config_to_mapping(self.config)}
-            save_state(self.folder, self.state, tensors, configs)
+            origin = {
+                "asked": self.asked,
+                "resolved": config_to_mapping(self.config),
+                "data": self.prepared.data_hashes,
+            }
+            save_state(self.folder, self.state, tensors, origin)
 
     def _say(self, text: str) -> None:
         if self.journal is not None:
             self.journal.say(text)
+
+
+def _need_same_data(before: Mapping[str, str], now: Mapping[str, str], source: Path) -> None:
+    """Refuse to resume a run whose data files have changed."""
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if changed:
+        raise InputError(
+            f"{source} belongs to a run with other contents of {', '.join(changed)}; restore the files, or start the "
+            "run again in another run.out_dir or with --overwrite"
+        )
+
+
+def _remove_results(folder: Path) -> None:
+    """Remove the results of a run that this one replaces."""
+    for name in RESULTS:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -46,6 +46,7 @@ class Prepared:
         train, val, test: The sets; ``test`` is None if there is none.
         potential: With random or given weights, ready to train.
         replay: Old data to mix in, or None.
+        data_hashes: Setting that names files → sha256 of their contents; a resumed run must find the same.
         notes: Lines for people: what was decided.
     """
 
@@ -55,6 +56,7 @@ class Prepared:
     test: Part | None
     potential: Potential
     replay: Replay | None
+    data_hashes: dict[str, str]
     notes: tuple[str, ...]
 
 
@@ -163,8 +165,18 @@ def prepare(config: TrainConfig, device: torch.device, *, progress: bool = False
         test=parts.get("test"),
         potential=potential,
         replay=replay,
+        data_hashes=_hashes(parts, replay, before),
         notes=tuple(notes),
     )
+
+
+def _hashes(parts: dict[str, Part], replay: Replay | None, before: Potential | None) -> dict[str, str]:
+    hashes = {f"data.{name}": part.dataset.content_hash for name, part in parts.items()}
+    if replay is not None:
+        hashes["finetune.replay"] = replay.dataset.content_hash
+    if before is not None:
+        hashes["finetune.checkpoint"] = str(before.metadata.get("sha256", ""))
+    return hashes
 
 
 def _decide(config: TrainConfig, train: Part, n_val: int, atoms_per_step: int) -> tuple[TrainConfig, list[str]]:

@@ -1,19 +1,18 @@
-"""Learning rate over a run, groups of parameters, and averaged weights."""
+"""Learning rate over a run, and averaged weights."""
 
-import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
+from faenet_calc.potential.potential import Potential
 from faenet_calc.training.config import OptimConfig
 
-TIME_SLACK = 0.02  # share of the time limit by which the clock may be ahead of the steps before it takes over
-
-WARMUP_SHARE = 0.05  # of the time limit, after which warm-up ends even if its steps are not done
+TIME_SLACK = 0.02  # fraction of the time limit by which the clock may be ahead of the steps before it takes over
+WARMUP_SHARE = 0.05  # fraction of the time limit after which warm-up ends even if its steps are not done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,43 +75,16 @@ class Plateau:
             self.factor, self.waited = self.factor * config.plateau_factor, 0
 
 
-class WeightAverage:
-    """Moving average of the weights: a ← d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)) after n steps."""
+def average_weights(potential: Potential, decay: float) -> AveragedModel:
+    """A copy of a potential whose weights are a moving average a ← d a + (1 - d) w of the trained weights w.
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.decay, self.n_updates = decay, 0
-        self.weights = [p for p in model.parameters() if p.requires_grad]
-        self.average = [p.detach().clone() for p in self.weights]
+    d = min(decay, (1 + n) / (10 + n)) after n steps, so that the random weights of the start are soon forgotten. Call
+    ``update_parameters(potential)`` after every step; the copy is the attribute ``module``.
+    """
 
     @torch.no_grad()
-    def update(self) -> None:
-        """After a step of the optimiser."""
-        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
-        torch._foreach_lerp_(self.average, [p.detach() for p in self.weights], 1 - decay)
-        self.n_updates += 1
+    def update(average: Sequence[Tensor], weights: Sequence[Tensor], n_averaged: Tensor | int) -> None:
+        n = int(n_averaged)
+        torch._foreach_lerp_(list(average), list(weights), 1 - min(decay, (1 + n) / (10 + n)))
 
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """The model with its averaged weights, for validation and saving."""
-        if self.decay == 0.0:
-            yield
-            return
-        with torch.no_grad():
-            kept = [p.detach().clone() for p in self.weights]
-            torch._foreach_copy_([p.detach() for p in self.weights], self.average)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                torch._foreach_copy_([p.detach() for p in self.weights], kept)
-
-    def state(self) -> dict[str, Any]:
-        """For the resume file."""
-        return {"n_updates": self.n_updates, "average": self.average}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """From the resume file."""
-        self.n_updates = int(state["n_updates"])
-        values: list[Tensor] = state["average"]
-        for own, value in zip(self.average, values, strict=True):
-            own.copy_(value)
+    return AveragedModel(potential, multi_avg_fn=update)

@@ -1,9 +1,10 @@
-"""TrainState: where a run is; the object that the loop changes and the file that resume reads.
+"""TrainState: the progress of a run, changed by the training loop and stored in the file that a resumed run reads.
 
-``state.pt`` holds tensors and plain values only and is read without unpickling code. It is written beside its place,
-flushed to disk and renamed, so there is always a whole one.
+``state.pt`` holds tensors and plain values only, is loaded without unpickling code, and starts with the sha256 of the
+rest, because a changed byte inside a tensor would otherwise go unnoticed.
 """
 
+import hashlib
 import io
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,9 @@ import torch
 from faenet_calc.errors import InputError
 from faenet_calc.files import write_atomically
 
-VERSION = 1
+VERSION = 2
 FILE = "state.pt"
+_DIGEST_BYTES = 32
 
 
 @dataclass(kw_only=True)
@@ -23,15 +25,15 @@ class TrainState:
     """Progress of a run, besides weights.
 
     Attributes:
-        step: Optimiser steps done.
-        epoch: Number of the current pass.
-        position: Batches of this pass that are done.
-        elapsed_s: Training time so far (s), interrupted parts included.
-        best: Best validation metric so far, or None.
-        best_step: Step of it.
-        waited: Validations since.
-        plateau_factor, plateau_waited: Of the plateau schedule.
-        sums: Loss term → sum over the steps of this pass.
+        step: Optimizer steps taken.
+        epoch: Index of the current epoch.
+        position: Batches of this epoch that are done.
+        elapsed_s: Training time so far (s), including earlier parts of a resumed run.
+        best: Best value of the validation metric so far, or None before the first validation.
+        best_step: Step at which it was reached.
+        waited: Validations since then.
+        plateau_factor, plateau_waited: State of the plateau schedule.
+        sums: Loss term → sum over the steps of this epoch.
         history: One row per validation.
         finished: Why the run ended, or "".
     """
@@ -50,26 +52,41 @@ class TrainState:
     finished: str = ""
 
 
-def save_state(folder: Path, state: TrainState, tensors: dict[str, Any], config: dict[str, Any]) -> None:
+def save_state(folder: Path, state: TrainState, tensors: dict[str, Any], origin: dict[str, Any]) -> None:
     """Write the resume file of a run.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         state: Progress.
-        tensors: Weights, optimiser, average: nested plain values and tensors.
-        config: The run's settings, as asked for and as resolved.
+        tensors: State dictionaries of the weights, the optimizer and the averaged weights.
+        origin: What the run was started with: its settings and the hashes of its data.
     """
     buffer = io.BytesIO()
-    content = {"version": VERSION, "state": vars(state), "tensors": tensors, "config": config}
+    content = {"version": VERSION, "state": vars(state), "tensors": tensors, "origin": origin}
     torch.save({**content, "random": torch.get_rng_state()}, buffer)
-    write_atomically(folder / FILE, buffer.getvalue())
+    stored = buffer.getvalue()
+    write_atomically(folder / FILE, hashlib.sha256(stored).digest() + stored)
 
 
 def load_state(folder: Path, device: torch.device) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
-    """The state, tensors and settings in a run's resume file; torch's random state is restored."""
+    """Read the state, tensors and origin from a run's resume file, and restore torch's random state.
+
+    Raises:
+        InputError: The file is damaged or was written by another version.
+    """
     path = folder / FILE
-    content = torch.load(path, map_location=device, weights_only=True)
+    stored = path.read_bytes()
+    digest, content_bytes = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+    if hashlib.sha256(content_bytes).digest() != digest:
+        raise InputError(
+            f"{path} is damaged or was written by another version of faenet-calc, so the run cannot be resumed; start "
+            "it again with --overwrite"
+        )
+    content = torch.load(io.BytesIO(content_bytes), map_location=device, weights_only=True)
     if content.get("version") != VERSION:
-        raise InputError(f"{path} has version {content.get('version')}, expected {VERSION}; start a new run")
+        raise InputError(
+            f"{path} has format version {content.get('version')}, expected {VERSION}; start the run again with "
+            "--overwrite"
+        )
     torch.set_rng_state(content["random"].cpu())
-    return TrainState(**content["state"]), content["tensors"], content["config"]
+    return TrainState(**content["state"]), content["tensors"], content["origin"]

@@ -31,8 +31,7 @@ def environment(cache):
 
 def final(folder):
     _, tensors, _ = load_state(folder, torch.device("cpu"))
-    weights = {f"model.{name}": value for name, value in tensors["model"].items()}
-    return weights | {f"average.{n}": value for n, value in enumerate(tensors["average"]["average"])}
+    return {f"{part}.{name}": value for part in ("model", "average") for name, value in tensors[part].items()}
 
 
 @pytest.mark.slow

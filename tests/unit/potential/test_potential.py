@@ -36,7 +36,7 @@ def test_every_option_is_an_exact_smooth_surface(option):
 
 
 def test_a_negative_width_is_refused():
-    with pytest.raises(ValueError, match=r"feed_forward = -3, expected a width"):
+    with pytest.raises(ValueError, match=r"feed_forward = -3, expected at least 0"):
         build_potential("modern-s", feed_forward=-3)
 
 
