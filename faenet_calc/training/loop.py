@@ -393,7 +393,9 @@ class Run:
     @property
     def evaluated(self) -> Potential:
         """The potential that is validated and saved: with averaged weights, or the trained ones without averaging."""
-        return self.potential if self.average is None else self.average.module
+        evaluated = self.potential if self.average is None else self.average.module
+        assert isinstance(evaluated, Potential)
+        return evaluated
 
     def _save_best(self, evaluated: Potential, found: Assessment) -> None:
         if not self.ranks.writes:
