@@ -1,8 +1,10 @@
-"""Shared fixtures: where the reference data is, and a reproducible start for every test."""
+"""Shared fixtures, seeds set before every test, and failure on unexpected skips."""
 
 import os
 import random
+import re
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,14 @@ from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+# The only reasons to skip a test (regular expressions). Data that is missing is not among them.
+ALLOWED_SKIPS = (
+    "CUDA",
+    "Windows",
+    "no C compiler",
+    "chromium",
+    r"could not import '(chgnet|mace|nequix|sevenn)",
+)
 
 # The same examples in every run, and no time limit on one: the machine may be busy.
 settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
@@ -23,17 +33,44 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_dir() -> Path:
-    """The folder with reference data (golden outputs, data sets) beside the repository."""
-    folder = Path(os.environ.get("FAENET_CALC_SHARED", REPOSITORY.parent / "shared"))
-    if not folder.is_dir():
-        pytest.skip(f"reference data not found at {folder}; set FAENET_CALC_SHARED to its folder")
-    return folder
+def data_dir() -> Path:
+    """Folder with small data sets and a small trained potential (see its README.md)."""
+    return REPOSITORY / "tests" / "data"
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """Folder with inputs, weights and outputs of the original FAENet code (see its README.md)."""
+    return REPOSITORY / "tests" / "golden" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Before torch is imported: several test processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def _fail_unexpected_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip whose reason is not in `ALLOWED_SKIPS` into a failure."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not any(re.search(allowed, reason) for allowed in ALLOWED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"unexpected skip: {reason}\nReasons that are allowed: ALLOWED_SKIPS in tests/conftest.py"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_unexpected_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_unexpected_skip(report)
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +85,7 @@ def _reproducible() -> None:
 
 @pytest.fixture(scope="session")
 def emt_potential():
-    """A conservative potential with sensible minima: copper of EMT, float64 (see emt_potential.py)."""
+    """Conservative float64 potential trained on EMT copper (see emt_potential.py)."""
     from faenet_calc.potential.checkpoint import load_potential
 
     return load_potential(REPOSITORY / "tests" / "data" / "emt-copper.safetensors", device="cpu", dtype="float64")

@@ -1,14 +1,10 @@
 """The layout of the package: data walks one way through the folders. Imports are read with ``ast``, not run."""
 
 import ast
-import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
 import import_graph
+import pytest
 
 # Folder -> the folders directly below it. A folder may import these and everything below them, and the package root.
 BELOW = {

@@ -4,9 +4,9 @@ import json
 import lzma
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 import ase.io
+import finetune_curve as benchmark
 import numpy as np
 import pytest
 from ase.build import add_adsorbate, fcc111
@@ -15,9 +15,6 @@ from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms
 from ase.optimize import BFGS, FIRE
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import finetune_curve as benchmark
 
 from faenet_calc import FAENetCalculator, build_potential
 from faenet_calc.potential.checkpoint import save_potential

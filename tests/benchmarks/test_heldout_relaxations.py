@@ -1,17 +1,13 @@
 """The benchmark of held-out relaxations, with EMT as reference and, changed on purpose, as model."""
 
 import json
-import sys
 import time
 from itertools import islice
-from pathlib import Path
 
+import heldout_relaxations as benchmark
 import numpy as np
 import pytest
 from ase.calculators.emt import EMT
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import heldout_relaxations as benchmark
 from rows import Rows
 
 from faenet_calc.labelling import load_recipe

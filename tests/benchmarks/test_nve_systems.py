@@ -1,14 +1,9 @@
 """The benchmark of NVE runs: its systems, its line through the energy, and going on after a stop."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
+import nve_systems as benchmark
 import pytest
 from ase.build import bulk
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import nve_systems as benchmark
 from rows import Rows
 
 from faenet_calc import FAENetCalculator, run_md

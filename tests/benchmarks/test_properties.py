@@ -1,17 +1,13 @@
 """The benchmark of properties: EMT agrees with itself, and known numbers come out."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
+import properties as benchmark
 import pytest
 from ase import Atoms
 from ase.calculators.emt import EMT
 from ase.calculators.morse import MorsePotential
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import properties as benchmark
 from rows import Rows
 
 from faenet_calc import FAENetCalculator

@@ -1,13 +1,8 @@
 """Equivalent sites are the same site, others are not, however the slab is described."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from ase.build import add_adsorbate, fcc100, fcc111, molecule
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from same_site import match_sites, symmetries
 
 

@@ -19,9 +19,9 @@ def _run(*arguments):
 
 
 @pytest.fixture
-def upstream(shared_dir, tmp_path):
+def upstream(golden_dir, tmp_path):
     """An IS2RE-like checkpoint that deletes sub-surface atoms, with raw and averaged weights."""
-    with np.load(shared_dir / "golden" / "default__slab.npz") as file:
+    with np.load(golden_dir / "default__slab.npz") as file:
         config = json.loads(str(file["__config__"]))
         state = {key[3:]: torch.tensor(file[key]) for key in file if key.startswith("sd/")}
     buffers = ("offset", "group", "period", "properties", "running_mean", "running_var", "num_batches_tracked")

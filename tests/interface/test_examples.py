@@ -15,7 +15,6 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 
 from faenet_calc.labelling import load_recipe
-from faenet_calc.potential import shipped
 from faenet_calc.training.config_file import load_config
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,7 +41,6 @@ EXAMPLES = {
         ["first.extxyz", "2/labels.extxyz", "2/member-1/best.safetensors"],
     ),
 }
-NEEDS_NO_MODEL = {"import_upstream.py", "active_learning.py"}
 LINES = {"active_learning.py": 150}  # longest, where not 80
 TINY = (
     "run.max_epochs=2", "model.hidden_channels=48", "model.filters=16", "model.interactions=1", "model.gaussians=8",
@@ -82,8 +80,6 @@ def test_every_example_is_tested_and_short(repository, name):
 @pytest.mark.filterwarnings("ignore:this model deletes sub-surface atoms:UserWarning")
 @pytest.mark.parametrize("name", PYTHON)
 def test_example(repository, tmp_path, monkeypatch, capfd, name):
-    if name not in NEEDS_NO_MODEL and not shipped.names():
-        pytest.skip("no model is shipped (pretrained/ has none), and the examples use the default one")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(repository))
     monkeypatch.setattr(sys, "argv", [name, "--quick", "--out", str(tmp_path / "out")])

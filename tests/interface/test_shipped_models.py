@@ -1,18 +1,14 @@
 """Every shipped model: its golden values in float64, its card, and that the comparison can fail."""
 
 import json
-import sys
-from pathlib import Path
 
+import embed_card
 import numpy as np
 import pytest
 from ase import Atoms
 
 from faenet_calc import load_potential
 from faenet_calc.potential import shipped
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-import embed_card
 
 NAMES = shipped.names()
 

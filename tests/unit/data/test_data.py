@@ -318,8 +318,8 @@ def test_far_images_need_wider_integers(tmp_path):
     assert dataset[0].graph.edge_vectors().norm(dim=1).max() < 3.0
 
 
-def test_real_data_is_read_as_it_is(shared_dir, tmp_path):
-    dataset = open_dataset(shared_dir / "data/mlearn/Li_test.extxyz.xz", cutoff=CUTOFF, cache_dir=tmp_path)
+def test_real_data_is_read_as_it_is(data_dir, tmp_path):
+    dataset = open_dataset(data_dir / "mlearn" / "Li.extxyz.xz", cutoff=CUTOFF, cache_dir=tmp_path)
     assert len(dataset) == 29
     assert dataset.numbers == (3,)
     assert dataset.info(0)["group"]

@@ -93,8 +93,8 @@ def test_arrays_cannot_be_changed():
             array[1] = 0
 
 
-def test_upstream_table_is_the_buffer_of_upstream_weights(shared_dir):
-    with np.load(shared_dir / "golden" / "default__slab.npz") as golden:
+def test_upstream_table_is_the_buffer_of_upstream_weights(golden_dir):
+    with np.load(golden_dir / "default__slab.npz") as golden:
         prefix = "sd/embed_block.phys_emb."
         for name in ("properties", "group", "period"):
             ours, theirs = getattr(elements, f"upstream_{name}")(), golden[prefix + name]
@@ -102,8 +102,8 @@ def test_upstream_table_is_the_buffer_of_upstream_weights(shared_dir):
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_upstream_table_follows_from_the_raw_values(shared_dir):
-    with open(shared_dir / "golden" / "phys_table_mendeleev_0.18_raw.csv") as file:
+def test_upstream_table_follows_from_the_raw_values(golden_dir):
+    with open(golden_dir / "phys_table_mendeleev_0.18_raw.csv") as file:
         rows = [row for row in csv.DictReader(file) if int(row["atomic_number"]) <= 85]
     raw = np.array([[float(row[name] or "nan") for name in elements.UPSTREAM_PROPERTY_NAMES] for row in rows])
     scaled = np.nan_to_num((raw - np.nanmean(raw, axis=0)) / np.nanstd(raw, axis=0, ddof=1), nan=0.0)

@@ -1,6 +1,5 @@
 """Structures to graphs and back, what is refused and with which words, and tags."""
 
-import io
 import lzma
 import re
 import subprocess
@@ -337,39 +336,17 @@ def test_inferred_tags_without_a_surface():
     assert infer_tags(Atoms("Au2", [[0, 0, 0], [2.5, 0, 0]])).tolist() == [0, 0]
 
 
-def test_inferred_tags_of_dft_relaxations(shared_dir):
-    """Starts of real adsorbate–slab systems: their fixed atoms are the sub-surface, their adsorbates are known."""
-    path = shared_dir / "data" / "oc20-relax" / "systems20.extxyz.xz"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    adsorbates, fixed_but_surface, free_but_subsurface, n_atoms = {}, 0, 0, 0
-    for atoms in first_snapshots(path):
+def test_inferred_tags_of_dft_relaxations(data_dir):
+    """OC20 systems: adsorbates of H, C, N and O on slabs without these elements; fixed atoms are the sub-surface."""
+    n_wrong, n_atoms = 0, 0
+    with lzma.open(data_dir / "oc20-starts.extxyz.xz", "rt") as file:
+        systems = read(file, ":", format="extxyz")
+    for atoms in systems:
         tags, fixed = infer_tags(atoms), atoms.arrays["fixed"] == 1
-        assert not (fixed & (tags == 2)).any()
-        adsorbates[str(atoms.info["sid"])] = atoms[tags == 2].get_chemical_formula()
-        fixed_but_surface += int((fixed & (tags == 1)).sum())
-        free_but_subsurface += int((~fixed & (tags == 0)).sum())
+        np.testing.assert_array_equal(tags == 2, np.isin(atoms.numbers, [1, 6, 7, 8]), err_msg=str(atoms.info))
+        n_wrong += int((fixed & (tags == 1)).sum() + (~fixed & (tags == 0)).sum())
         n_atoms += len(atoms)
-    assert len(adsorbates) == 20
-    assert adsorbates["1979576"] == "CN"  # on a carbide
-    assert adsorbates["1135151"] == "N2"
-    assert adsorbates["1421053"] == "C2H4O2"
-    assert adsorbates["2500909"] == "CH"
-    assert set("".join(adsorbates.values())) <= set("CHNO0123456789")
-    assert all(adsorbates.values())
-    assert fixed_but_surface + free_but_subsurface <= 0.04 * n_atoms
-
-
-def first_snapshots(path):
-    """The first snapshot of every system, without parsing the thousands of others."""
-    seen = set()
-    with lzma.open(path, "rt") as file:
-        while line := file.readline():
-            block = [line, file.readline()] + [file.readline() for _ in range(int(line))]
-            sid = block[1].split("sid=")[1].split()[0]
-            if sid not in seen:
-                seen.add(sid)
-                yield read(io.StringIO("".join(block)), format="extxyz")
+    assert n_wrong <= 0.05 * n_atoms
 
 
 @pytest.mark.parametrize(("layers", "adsorbate"), [(1, "CO"), (2, "CO"), (4, "CO"), (2, None), (3, None)])

@@ -1,14 +1,11 @@
 """Packed labels are the labels, rounded."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
+import pack_labels
 from ase.io import read, write
 from small_set import write_small_set
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
-import pack_labels
 
 
 def test_a_packed_file_has_the_same_labels(tmp_path, monkeypatch):

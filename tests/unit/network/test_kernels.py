@@ -10,7 +10,7 @@ import torch
 from faenet_calc.network.kernels import building, fastest_for, native, plain
 
 needs_compiler = pytest.mark.skipif(
-    building.library("messages.c", "float") is None, reason=f"nothing is compiled here: {building.unavailable()}"
+    building.library("messages.c", "float") is None, reason=f"no C compiler: {building.unavailable()}"
 )
 N_NODES, N_EDGES, WIDTH = 60, 2500, 112
 

@@ -21,17 +21,17 @@ MEAN, STD, GRAD_STD = -1.525913953781128, 2.279365062713623, 2.887317180633545
 
 
 @pytest.fixture(scope="module")
-def golden(shared_dir):
+def golden(golden_dir):
     """Config, state dict (tensors) and outputs of upstream's default network on the slab."""
-    with np.load(shared_dir / "golden" / "default__slab.npz") as file:
+    with np.load(golden_dir / "default__slab.npz") as file:
         arrays = {key: file[key] for key in file}
     state = {key[3:]: torch.tensor(value) for key, value in arrays.items() if key.startswith("sd/")}
     return json.loads(str(arrays["__config__"])), state, {k[4:]: v for k, v in arrays.items() if k.startswith("out/")}
 
 
 @pytest.fixture(scope="module")
-def slab(shared_dir):
-    with np.load(shared_dir / "golden" / "input_slab.npz") as file:
+def slab(golden_dir):
+    with np.load(golden_dir / "input_slab.npz") as file:
         return Data(**{key: torch.tensor(file[key]) for key in file})
 
 
@@ -301,8 +301,8 @@ def test_yaml_config_with_paths_of_upstream(tmp_path):
     ("name", "has_filter", "expected"),
     [("simple", True, "edge_filter"), ("sfarinet", False, "simple"), ("simple", False, "simple")],
 )
-def test_words_of_the_first_generation(shared_dir, name, has_filter, expected):
-    with np.load(shared_dir / "golden" / "mp_simple__mol.npz") as file:
+def test_words_of_the_first_generation(golden_dir, name, has_filter, expected):
+    with np.load(golden_dir / "mp_simple__mol.npz") as file:
         config = json.loads(str(file["__config__"]))
         state = {key[3:]: torch.tensor(file[key]) for key in file if key.startswith("sd/")}
     if has_filter:
