@@ -6,7 +6,7 @@
 A MODEL is a shipped name, a checkpoint (called by the name of its folder), a peer's checkpoint (`peer_schnet.py`), or
 one of those with its frames, as in `metals-s:one`. Only structures marked `split=heldout` count where there are such;
 `--split test` takes those of another word. Without `--data` they are the 712 held-out structures of the recipe
-(examples/recipes/metals.yaml, its first 882 tasks), stored in benchmarks/data.
+(datasets/metals-v1/recipes/reference-driven.yaml, its first 882 tasks), stored in datasets/metals-v1.
 
 Errors are given in total, by the rule of the recipe that held a system out (a structure that several rules match counts
 for each), by kind of structure, by how it was sampled, by adsorbate and by metal, beside a mean predictor: element
@@ -44,8 +44,8 @@ from faenet_calc.training.assessment import assess
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
-HELDOUT = Path(__file__).parent / "data" / "metals-heldout.extxyz.xz"
+RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
+HELDOUT = Path(__file__).parents[1] / "datasets" / "metals-v1" / "heldout.extxyz.xz"
 MEAN_PREDICTOR = "mean predictor"
 # metric → (unit, heading)
 METRICS = {

@@ -9,9 +9,9 @@
 
 `compare` needs the model only (and the reference with --judged); where the reference ends is stored in
 benchmarks/data/metals-minima.jsonl (`--minima` takes another file). `reference` makes such a file with the labelling
-calculator of the recipe (examples/recipes/metals.yaml: nequix and chgnet): starts, minima, energies and CPU times, a
-line per system; run again, it goes on. `--set in_parts=true` gives that calculator a keyword; the stored file is of
-this form of it, which is about three times faster than the package's own (scripts/fast_nequix.py).
+calculator of the recipe (datasets/metals-v1/recipes/reference-driven.yaml: nequix and chgnet): starts, minima, energies
+and CPU times, a line per system; run again, it resumes. `--set in_parts=true` gives that calculator a keyword; the
+stored file is of this form of it, which is about three times faster than the package's own (scripts/fast_nequix.py).
 `speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
 reasons too. `race` times whole relaxations in the same way, of systems evenly from the list; both use the calculator as
 its package computes it. With a file for its rows a stopped race goes on.
@@ -64,7 +64,7 @@ from faenet_calc.labelling.adsorbates import gas_molecule
 from faenet_calc.labelling.labels import build_calculator
 from faenet_calc.simulate import RelaxResult
 
-RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
 MINIMA = Path(__file__).parent / "data" / "metals-minima.jsonl"
 LIMITS: Row = {"optimizer": "FIRE", "fmax": 0.02, "steps": 1000}
 FRAGMENTS = {"H": {"H2": 0.5}, "N": {"N2": 0.5}, "O": {"O2": 0.5}, "C": {"CH4": 1.0, "H2": -2.0}}

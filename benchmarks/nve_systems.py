@@ -3,10 +3,11 @@
     python benchmarks/nve_systems.py MODEL -o FOLDER [--ps 50] [--only "Au bulk"] [--frames one]
 
 Slabs of 12 atoms with their lowest layer fixed and an adsorbate, and a bulk crystal, with the lattice constants of
-examples/recipes/metals.yaml. A system is relaxed, starts with Maxwell–Boltzmann momenta of twice its temperature (half
-of the kinetic energy goes into the lattice), is thermalised for 1 ps (Langevin) and then left alone. The time step
-follows the lightest atom: 1 fs with H, 2 fs with C, N or O (an eighth of the shortest period in molecules), 4 fs for
-metals (a fiftieth of theirs). Precision and frames are what a user gets by default, unless `--frames` says otherwise.
+datasets/metals-v1/recipes/reference-driven.yaml. A system is relaxed, starts with Maxwell–Boltzmann momenta of twice
+its temperature (half of the kinetic energy goes into the lattice), is thermalised for 1 ps (Langevin) and then left
+alone. The time step follows the lightest atom: 1 fs with H, 2 fs with C, N or O (an eighth of the shortest period in
+molecules), 4 fs for metals (a fiftieth of theirs). Precision and frames are what a user gets by default,
+unless `--frames` says otherwise.
 
 Drift is the slope of a straight line through the total energy over the whole run, fluctuation the deviation from it.
 A run has blown up if the driver stopped it (temperature, energy, overlapping atoms, numbers that are not finite);
@@ -36,7 +37,7 @@ from faenet_calc.simulate import find_anomalies
 from faenet_calc.simulate.ensembles import draw_momenta
 from faenet_calc.simulate.trajectory import read_snapshots
 
-RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
 EQUILIBRATION_PS, CHUNK_PS, SAMPLE_FS = 1.0, 5.0, 20.0
 
 

@@ -6,7 +6,7 @@
 `compare` needs the model only (float64, as finite differences want it) and takes the properties all of whose elements
 the model was trained on; those of the reference are stored in benchmarks/data/metals-properties.jsonl (`--reference`
 takes another file). `reference` makes such a file with the labelling calculator of the recipe
-(examples/recipes/metals.yaml: nequix and chgnet), a line per property; run again, it goes on.
+(datasets/metals-v1/recipes/reference-driven.yaml: nequix and chgnet), a line per property; run again, it goes on.
 
 bulk     The metals of the recipe: the cell is relaxed, then scaled by ±2 % in seven steps; lattice constants (Å) and
          bulk modulus (GPa) from a Birch–Murnaghan fit. For hcp, c/a stays that of the relaxed cell.
@@ -41,7 +41,7 @@ from faenet_calc.labelling.structures import Substrate, bulk_cell, sites, slab
 from faenet_calc.labelling.tasks import substrates
 from faenet_calc.units import GPA
 
-RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "metals.yaml"
+RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
 REFERENCE = Path(__file__).parent / "data" / "metals-properties.jsonl"
 FMAX, STRAIN, POINTS, DISPLACEMENT_A = 0.01, 0.02, 7, 0.01
 MOLECULES = ("H2", "N2", "CO", "NO", "OH", "CO2", "H2O", "HCN", "NH3", "CH4", "CH2O")

@@ -1,10 +1,12 @@
-"""Files on disk: atomic writes, locks between processes, and compressed structure files."""
+"""Files on disk: atomic writes, locks between processes, digests, and compressed structure files."""
 
+import hashlib
 import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import filelock
@@ -87,6 +89,18 @@ def locked(path: str | Path, *, wait: bool = True) -> Iterator[None]:
         ) from error
     with lock:
         yield
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of a file, computed again only after the file was written."""
+    status = path.stat()
+    return _sha256(path.resolve(), status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=256)
+def _sha256(path: Path, modified_ns: int, size: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def plain_name(path: Path) -> str:

@@ -87,9 +87,10 @@ def command(
 
 
 def _config(inputs: tuple[Path, ...], settings: list[str]) -> "TrainConfig":
+    from faenet_calc.data.manifest import is_manifest
     from faenet_calc.training.config_file import load_config, read_config
 
-    if inputs[0].suffix in (".yaml", ".yml"):
+    if inputs[0].suffix in (".yaml", ".yml") and not is_manifest(inputs[0]):
         if len(inputs) > 1:
             raise InputError(f"{len(inputs)} inputs with {inputs[0]}; give one config, or data files only")
         return load_config(inputs[0], settings)

@@ -16,6 +16,7 @@ from faenet_calc.data.energy_checks import energy_outliers, force_outliers, mixe
 from faenet_calc.data.findings import SEVERITIES, DataReport, Finding, Severity, about
 from faenet_calc.data.formats import read_records
 from faenet_calc.data.inspection import Facts, inspect, work_and_rise
+from faenet_calc.data.manifest import expected_counts, is_manifest, split_of
 from faenet_calc.elements import symbol
 
 Floats = NDArray[np.float64]
@@ -49,6 +50,7 @@ def check_files(
         before = record
     findings = [finding for check in CHECKS for finding in check(facts)] if facts else [_no_structures()]
     findings += _forces_and_energies(pairs)
+    findings += _manifest_counts(files, Counter(Path(fact.source) for fact in facts))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     total = sum((fact.composition for fact in facts), np.zeros(119, dtype=np.int64))
     return DataReport(
@@ -60,6 +62,23 @@ def check_files(
         elements=tuple(symbol(int(z)) for z in np.flatnonzero(total) if z),
         findings=tuple(findings),
     )
+
+
+def _manifest_counts(files: str | Path | Iterable[str | Path], read: Counter[Path]) -> Iterator[Finding]:
+    """Shards of manifests that hold another number of structures than the manifest states."""
+    names = [files] if isinstance(files, str | Path) else files
+    for path in (split_of(str(name))[0] for name in names):
+        stated = expected_counts(path) if is_manifest(path) else {}
+        wrong = {file: count for file, count in stated.items() if file in read and read[file] != count}
+        if wrong:
+            yield Finding(
+                code="wrong-count",
+                severity="error",
+                count=len(wrong),
+                message=f"shards with another number of structures than the manifest of {path} states",
+                advice="correct the counts in the manifest, or restore the shards",
+                examples=tuple(f"{file}: {read[file]} structures, stated {count}" for file, count in wrong.items()),
+            )
 
 
 def _no_structures() -> Finding:

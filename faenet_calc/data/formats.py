@@ -17,6 +17,7 @@ import numpy as np
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError, filetype
 
+from faenet_calc.data.manifest import is_manifest, shard_files, split_of
 from faenet_calc.errors import InputError
 from faenet_calc.files import plain_name, source_for_ase
 from faenet_calc.progress import progress_bar
@@ -52,6 +53,9 @@ class Record:
 def find_files(names: str | Path | Iterable[str | Path]) -> list[Path]:
     """Existing files for names that may be files, folders (searched recursively) or patterns with ``*``.
 
+    A ``manifest.yaml``, or a folder that has one, stands for its shards, ``FOLDER:train`` for those of one split; see
+    :mod:`faenet_calc.data.manifest`.
+
     Raises:
         InputError: A name leads to no file.
     """
@@ -60,8 +64,10 @@ def find_files(names: str | Path | Iterable[str | Path]) -> list[Path]:
         raise InputError("no data files were given; name at least one file or folder")
     found: list[Path] = []
     for name in given:
-        path = Path(name)
-        if path.is_dir():
+        path, split = split_of(str(name))
+        if is_manifest(path):
+            found += shard_files(path, split)
+        elif path.is_dir():
             inside = sorted(_labelled_files(path))
             if not inside:
                 raise InputError(

@@ -61,7 +61,7 @@ def minima(recipe, tmp_path_factory):
 
 
 def test_systems_are_balanced_and_held_out(repository):
-    recipe = load_recipe(repository / "examples" / "recipes" / "metals.yaml")
+    recipe = load_recipe(repository / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml")
     systems = list(islice(benchmark.heldout_systems(recipe), 60))
     assert [sum(one.group == group for one in systems) for group in ("pair", "facet", "alloy")] == [30, 15, 15]
     pairs = {(rule.substrate, rule.adsorbate) for rule in recipe.heldout if rule.adsorbate}
