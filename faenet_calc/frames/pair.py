@@ -1,36 +1,39 @@
 """Weighted pair frames: exact and smooth frames for molecules and wires.
 
-With c_i = x_i - centroid, an atom i that lies far out offers the axis e1 ∥ c_i, and an atom j far from that axis the
-second axis e2 ∥ c_j - (c_j·e1) e1. The energy is the weighted average over such frames; a weight vanishes, with its
-first two derivatives, before its frame becomes ill-defined, so that the average is invariant and differentiable at
+With c_i = x_i - centroid, an atom i far from the centroid defines the axis e1 ∥ c_i, and a partner j off that axis the
+second axis e2 ∥ c_j⊥ = c_j - (c_j·e1) e1. The energy is the weighted average over such frames. A weight vanishes, with
+its first two derivatives, before its frame becomes ill-defined, so that the average is invariant and differentiable at
 every geometry, however symmetric:
 
-    u_i  = max(0, |c_i| / R - τ)³           R   = p-mean of |c_i| over atoms, a smooth maximum
-    v_ij = max(0, |c_j⊥i| / P_i - τ)³       P_i = p-mean over j of |c_j⊥i|, the distance of j from the axis i
     w_ij = u_i / Σ u · v_ij / Σ_j v_ij
+    u_i  = max(0, |c_i| / R - τ)³           R   = p-mean of |c_i| over atoms, a smooth maximum
+    v_ij = max(0, s_ij / S_i - τ')³         S_i = p-mean of s_ij over atoms
+
+The number of frames cannot be smaller than the order of the molecule's point group (120 for an icosahedron), but should
+not be much larger either:
+
+- Up to ``FEW_ATOMS`` atoms, s_ij = |c_j⊥|, the distance of j from the axis, and τ = τ' = 0.7.
+- Above, s_ij = |c_j⊥| / (d_ij² + b²) prefers the nearest atoms beside i, of which there are few in a molecule of any
+  size; τ approaches one as the number of atoms n grows, 1 - τ = 0.3 (FEW_ATOMS / n)^½, which keeps the width of the
+  window at 0.4 to 1 Å; and pairs whose weight is below the mean weight Σ w² are reduced smoothly, to zero at half of
+  it. An icosahedral or cuboctahedral cluster of 55 to 309 atoms then has 96 or 120 frames.
 
 e1 and e2 are polar vectors; the sign of e3 is averaged, which makes the set exact under reflections. Where a molecule
-is close to linear (P_i ≪ R) the azimuth loses its meaning and the energy must become even in the bend: the mirror
+is nearly linear (all |c_j⊥| ≪ R) the azimuth loses its meaning and the energy must become even in the bend: the mirror
 image e2 → -e2 is blended in and reaches equal weight at the linear geometry, where any perpendicular e2 will do.
 
-The cost is capped for large molecules: at most ``MAX_AXES`` axes and ``MAX_PARTNERS`` partners of each, by raising the
-threshold to the first left-out rank. The energy stays exactly invariant and continuous; only then its forces may have
-kinks of the size of the model's frame spread.
-
-One periodic direction (a wire) is the same with the single axis e1 along the lattice vector, both signs of e1, and no
-cap: means over atoms do not change when the wire is replicated.
+One periodic direction (a wire) is the same with the single axis e1 along the lattice vector, both signs of e1 and the
+partners of small molecules: means over atoms do not change when the wire is replicated.
 """
 
 import torch
 from torch import Tensor
 
-POWER = 32  # of the p-mean: sharp enough for narrow windows; values are scaled by their maximum, so nothing overflows
-TAU = 0.7  # below one, the least that the longest vector divided by the p-mean can be: some weight is always positive
-MAX_AXES = 16
-MAX_PARTNERS = 16
-WIDEST_RANK_THRESHOLD = (
-    0.9  # a rank threshold never exceeds this fraction of the maximum: equivalent atoms stay together
-)
+POWER = 32  # of the p-mean; values are scaled by their maximum, so nothing overflows
+TAU = 0.7  # below one, the least that the maximum divided by the p-mean can be: some weight is always positive
+FEW_ATOMS = 16
+SOFTENING = 0.5  # b (Å): keeps the preference for near partners finite where atoms coincide
+PRUNED = 0.5  # weights below this fraction of the mean weight Σ w² are dropped in molecules of more than FEW_ATOMS
 BENT, STRAIGHT = 0.10, 0.02  # P_i / R above which no mirror image is blended in, and below which it has equal weight
 
 
@@ -43,86 +46,99 @@ def molecule_frames(positions: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Rotations [n_frames, 3, 3] with axes as columns, and weights [n_frames] that sum to one; both differentiable.
     """
-    centred = positions - positions.mean(dim=0)
-    size = float(torch.linalg.vector_norm(centred, dim=1).max().detach())
-    if size == 0.0:  # an atom alone has no direction: with both signs, vectors average to zero
+    n_atoms, centred = len(positions), positions - positions.mean(dim=0)
+    if float(centred.detach().abs().max()) == 0.0:  # a single atom has no direction: with both signs, vectors cancel
         unit = torch.eye(3, dtype=positions.dtype, device=positions.device)
         return torch.stack([unit, -unit]), positions.new_full((2,), 0.5)
-    axis_atoms, axis_weights, radius = _windowed(centred, MAX_AXES)
-    parts = [_around_axis(centred[atom], centred, radius, MAX_PARTNERS, axis_flips=False) for atom in axis_atoms]
-    rotations = torch.cat([rotation for rotation, _ in parts])
-    weights = torch.cat([share * weight for share, (_, weight) in zip(axis_weights, parts, strict=True)])
-    return rotations, weights / weights.sum()
+    many = n_atoms > FEW_ATOMS
+    tau = 1 - (1 - TAU) * (FEW_ATOMS / n_atoms) ** 0.5 if many else TAU
+    share, radius = _window(_lengths(centred[None]), tau)
+    atoms = torch.nonzero(share[0].detach())[:, 0]
+    return _around_axes(centred[atoms], share[0, atoms], centred, radius[0], axis_atoms=atoms if many else None)
 
 
 def wire_frames(positions: Tensor, axis: Tensor) -> tuple[Tensor, Tensor]:
-    """Frames of one structure that is periodic along ``axis`` [3] only; returns as :func:`molecule_frames`."""
+    """Frames of one structure that is periodic along ``axis`` [3] (Å) only; returns as :func:`molecule_frames`."""
     centred = positions - positions.mean(dim=0)
-    period = torch.linalg.vector_norm(axis)
-    return _around_axis(axis, centred, period, None, axis_flips=True)
+    rotations, weights = _around_axes(axis[None], axis.new_ones(1), centred, torch.linalg.vector_norm(axis))
+    flip = rotations.new_tensor([-1.0, 1.0, 1.0])
+    return torch.cat([rotations, rotations * flip]), torch.cat([weights, weights]) / 2
 
 
-def _windowed(vectors: Tensor, at_most: int | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The longest of ``vectors`` [n, 3], smoothly weighted.
+def _lengths(vectors: Tensor) -> Tensor:
+    """[k, n] lengths of [k, n, 3] vectors; zero, with zero gradient, below 1 % of the longest of each row."""
+    squared = vectors.square().sum(dim=2)
+    kept = squared.detach() > 1e-4 * squared.detach().amax(dim=1, keepdim=True)
+    return torch.where(kept, torch.where(kept, squared, 1.0).sqrt(), 0.0)
+
+
+def _window(values: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Smooth weights of the largest of non-negative values [k, n], row by row.
 
     Returns:
-        Their indices [k], their weights [k] (sum 1, differentiable), and the p-mean of all lengths [].
+        Weights [k, n] that sum to one in each row, zero outside of the window, and the p-means [k, 1] of the values.
     """
-    squared = vectors.square().sum(dim=1)
-    largest = squared.max().detach()
-    # Vectors of vanishing length cannot enter the window; leaving them out keeps the square root differentiable.
-    kept = torch.nonzero(squared.detach() > 1e-4 * largest)[:, 0]
-    lengths = squared[kept].sqrt()
-    scale = largest.sqrt()
-    mean = scale * ((lengths / scale).pow(POWER).sum() / len(vectors)).pow(1.0 / POWER)
-    relative = lengths / mean
-    threshold = relative.new_tensor(TAU)
-    if at_most is not None and len(kept) > at_most:
-        ranked = torch.sort(relative, descending=True).values
-        rank_threshold = torch.minimum(ranked[at_most], WIDEST_RANK_THRESHOLD * ranked[0])
-        threshold = torch.maximum(threshold, rank_threshold)
-    inside = torch.nonzero(relative.detach() > threshold.detach())[:, 0]
-    weights = (relative[inside] - threshold).pow(3)
-    return kept[inside], weights / weights.sum(), mean
+    largest = values.detach().amax(dim=1, keepdim=True)
+    mean = largest * (values / largest).pow(POWER).mean(dim=1, keepdim=True).pow(1.0 / POWER)
+    weights = (values / mean - tau).clamp(min=0.0).pow(3)
+    return weights / weights.sum(dim=1, keepdim=True), mean
 
 
-def _around_axis(
-    axis: Tensor, centred: Tensor, radius: Tensor, at_most: int | None, *, axis_flips: bool
+def _around_axes(
+    axes: Tensor, share: Tensor, centred: Tensor, radius: Tensor, *, axis_atoms: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Frames whose first axis is ``axis`` [3], with second axes towards the atoms farthest from it."""
-    e1 = axis / torch.linalg.vector_norm(axis)
-    perpendicular = centred - (centred @ e1)[:, None] * e1
-    farthest = torch.linalg.vector_norm(perpendicular.detach(), dim=1).max()
+    """Frames whose first axes are ``axes`` [k, 3] of weight ``share`` [k], with second axes towards partner atoms.
+
+    Args:
+        axes: [k, 3] (Å).
+        share: [k], sums to one.
+        centred: [n_atoms, 3] (Å) relative to the centroid.
+        radius: [] (Å) size of the structure, with which the distance of atoms from an axis is compared.
+        axis_atoms: [k] the atoms at ``axes``: prefer partners near them and drop pairs of small weight.
+    """
+    e1 = axes / torch.linalg.vector_norm(axes, dim=1, keepdim=True)
+    perpendicular = centred[None] - (e1 @ centred.T)[:, :, None] * e1[:, None, :]
     negligible = 1e-6 if centred.dtype == torch.float64 else 1e-3
-    if float(farthest) <= negligible * float(radius.detach()):
-        e2, partner_weights = _any_perpendicular(e1.detach())[None], axis.new_ones(1)
-        e1 = e1.expand(1, 3)
+    if float(torch.linalg.vector_norm(perpendicular.detach(), dim=2).max()) <= negligible * float(radius.detach()):
+        e2 = torch.stack([_any_perpendicular(one) for one in e1.detach()])
         e2 = e2 - (e2 * e1).sum(dim=1, keepdim=True) * e1
-        mirror = axis.new_full((), 0.5)
-    else:
-        partners, partner_weights, reach = _windowed(perpendicular, at_most)
-        e2 = perpendicular[partners]
-        e1 = e1.expand(len(partners), 3)
-        bend = ((reach / radius - STRAIGHT) / (BENT - STRAIGHT)).clamp(0.0, 1.0)
-        mirror = 0.5 - 0.5 * bend.pow(3) * (10 - 15 * bend + 6 * bend.square())
+        return _flipped(e1, e2, share, torch.full_like(share, 0.5))
+    distance = _lengths(perpendicular)
+    partner_share, reach = _window(distance, TAU)
+    weight = share[:, None] * partner_share
+    if axis_atoms is not None:
+        between = (centred[None] - centred[axis_atoms][:, None]).square().sum(dim=2)
+        weight = _pruned(share[:, None] * _window(distance / (between + SOFTENING**2), TAU)[0])
+    axis, partner = torch.nonzero(weight.detach(), as_tuple=True)
+    bend = ((reach / radius - STRAIGHT) / (BENT - STRAIGHT)).clamp(0.0, 1.0)
+    mirror = (0.5 - 0.5 * _smooth_step(bend))[axis, 0]
+    return _flipped(e1[axis], perpendicular[axis, partner], weight[axis, partner], mirror)
+
+
+def _pruned(weight: Tensor) -> Tensor:
+    """Weights that sum to one, those below their own weighted mean Σ w² reduced smoothly, to zero at PRUNED times it.
+
+    The largest weight is never below the mean, so that something remains; equal weights stay as they are.
+    """
+    mean = weight.square().sum()
+    kept = weight * _smooth_step(((weight / mean - PRUNED) / (1 - PRUNED)).clamp(0.0, 1.0))
+    return kept / kept.sum()
+
+
+def _smooth_step(x: Tensor) -> Tensor:
+    """From 0 at x = 0 to 1 at x = 1 with vanishing first and second derivatives at both ends."""
+    return x.pow(3) * (10 - 15 * x + 6 * x.square())
+
+
+def _flipped(e1: Tensor, e2: Tensor, weight: Tensor, mirror: Tensor) -> tuple[Tensor, Tensor]:
+    """Frames of axes e1 and e2 [k, 3] with both signs of e3, and where ``mirror`` [k] > 0 with -e2 at that weight."""
     e2 = e2 / torch.linalg.vector_norm(e2, dim=1, keepdim=True)
     axes = torch.stack([e1, e2, torch.linalg.cross(e1, e2, dim=1)], dim=2)
-    signs, shares = _flips(mirror, axis_flips)
-    rotations = (axes[:, None] * signs[None, :, None, :]).reshape(-1, 3, 3)
-    return rotations, (partner_weights[:, None] * shares).reshape(-1)
-
-
-def _flips(mirror: Tensor, axis_flips: bool) -> tuple[Tensor, Tensor]:
-    """Sign patterns [k, 3] of (e1, e2, e3) and their weights [k]; ``mirror`` is the weight of e2 → -e2."""
-    e1_signs = (1.0, -1.0) if axis_flips else (1.0,)
-    e2_signs = (1.0, -1.0) if float(mirror.detach()) > 0.0 else (1.0,)
-    patterns, shares = [], []
-    for first in e1_signs:
-        for second in e2_signs:
-            for third in (1.0, -1.0):
-                patterns.append((first, second, third))
-                shares.append((1 - mirror if second > 0 else mirror) / (2 * len(e1_signs)))
-    return mirror.new_tensor(patterns), torch.stack(shares)
+    blended = torch.nonzero(mirror.detach())[:, 0]
+    axes = torch.cat([axes, axes[blended] * axes.new_tensor([1.0, -1.0, 1.0])])
+    weight = torch.cat([weight * (1 - mirror), (weight * mirror)[blended]])
+    other = axes * axes.new_tensor([1.0, 1.0, -1.0])
+    return torch.stack([axes, other], dim=1).reshape(-1, 3, 3), (weight / 2).repeat_interleave(2)
 
 
 def _any_perpendicular(e1: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import molecule
+from ase.cluster import Icosahedron, Octahedron
 
 from faenet_calc.frames.config import FramesConfig
 from faenet_calc.testing import laws
@@ -14,10 +15,13 @@ from faenet_calc.testing import laws
 STRUCTURES = laws.structures()
 
 
-def bent(name, size, seed=0):
-    atoms = molecule(name)
+def displaced(atoms, size, seed=0):
     atoms.positions += np.random.default_rng(seed).normal(scale=size, size=atoms.positions.shape)
     return atoms
+
+
+def bent(name, size):
+    return displaced(molecule(name), size)
 
 
 NEAR_DEGENERACY = {
@@ -33,13 +37,31 @@ AT_THE_CUTOFF = {
     "neighbour inside the cutoff": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.4, 0], [5.0 - 5e-5, 0, 0]]),
     "neighbour outside the cutoff": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.4, 0], [5.0 + 5e-5, 0, 0]]),
 }
+RING = [[3.7 * np.cos(angle), 3.7 * np.sin(angle), 0] for angle in np.arange(18) * np.pi / 9]
+LARGE = {  # more atoms than pair.FEW_ATOMS
+    "octahedral cluster": Octahedron("Cu", 3, 0),
+    "octahedral cluster 1e-5 Å from symmetry": displaced(Octahedron("Cu", 3, 0), 1e-5),
+    "distorted cluster": displaced(Octahedron("Cu", 3, 0), 0.15),
+    "ring of 18 atoms": Atoms("C18", RING),
+}
 WIRE = {"wire": Atoms("CuOCu", [[0, 0, 0], [1.8, 0.3, 0.2], [2.9, -1.0, 0.4]], cell=[4.0, 10, 10], pbc=[1, 0, 0])}
-ALL = STRUCTURES | NEAR_DEGENERACY | AT_THE_CUTOFF | WIRE
+ALL = STRUCTURES | NEAR_DEGENERACY | AT_THE_CUTOFF | LARGE | WIRE
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_forces_and_stress_are_derivatives(modern, name):
     laws.assert_conservative(modern, ALL[name], forces=1e-6, stress=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["icosahedron", "cuboctahedron", "C60"])
+def test_large_symmetric_molecules(modern, name):
+    atoms = {"icosahedron": Icosahedron("Cu", 3), "cuboctahedron": Octahedron("Cu", 5, 2), "C60": molecule("C60")}[name]
+    assert laws.force_deviation(modern, atoms, n_atoms=1) < 1e-6
+    for law in (laws.rotation_deviation, laws.reflection_deviation, laws.permutation_deviation):
+        found = law(modern, atoms)
+        assert found.energy_per_atom < 1e-9
+        assert found.forces < 1e-8
 
 
 def test_fixed_paper_frames_are_not_conservative(paper_network):

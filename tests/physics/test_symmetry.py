@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk, molecule
+from ase.cluster import Octahedron
 
 from faenet_calc.frames import lattice
 from faenet_calc.frames.frames import Frames
@@ -16,6 +17,10 @@ STRUCTURES = laws.structures()
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_modern_surface_is_symmetric(modern, name):
     laws.assert_symmetric(modern, STRUCTURES[name], energy=1e-9, forces=1e-8)
+
+
+def test_molecules_of_many_atoms_are_symmetric(modern):
+    laws.assert_symmetric(modern, Octahedron("Cu", 3, 0), energy=1e-9, forces=1e-8)
 
 
 def test_forces_of_the_test_potential_are_not_negligible(modern):
