@@ -38,7 +38,7 @@ class Adsorbate:
         return self.atoms.copy()
 
     def bidentate(self) -> Atoms | None:
-        """Both binding atoms at z = 0 along x with their midpoint at the origin, the rest above; None for monodentate."""
+        """Both binding atoms along x, centered at the origin, the rest above; None for a monodentate adsorbate."""
         if len(self.binding) < 2:
             return None
         atoms = self.atoms.copy()
@@ -130,13 +130,13 @@ def _from_file(path: Path, binding: tuple[int, ...] | None) -> Adsorbate:
 
 
 def _prepared(name: str, atoms: Atoms, binding: tuple[int, ...]) -> Adsorbate:
-    if not 1 <= len(binding) <= 2 or any(not 0 <= index < len(atoms) for index in binding) or len(set(binding)) < len(
-        binding
-    ):
+    exist = all(0 <= index < len(atoms) for index in binding)
+    if not 1 <= len(binding) <= 2 or not exist or len(set(binding)) < len(binding):
         raise InputError(
-            f"adsorbate {name}: binding atoms {binding}, expected one or two different indices from 0 to {len(atoms) - 1}"
+            f"adsorbate {name}: binding atoms {binding}, expected one or two different indices below {len(atoms)}"
         )
-    free = Atoms(atoms.numbers, positions=atoms.positions - atoms.positions[binding[0]], tags=[ADSORBATE] * len(atoms))
+    free = Atoms(atoms.numbers, positions=atoms.positions - atoms.positions[binding[0]])
+    free.set_tags(ADSORBATE)
     others = np.delete(free.positions, binding[0], axis=0)
     if len(others):
         up = others.mean(axis=0)

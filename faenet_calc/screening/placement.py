@@ -56,7 +56,7 @@ def configurations(
         slab: Clean slab in the standard form.
         adsorbate: What to place.
         rotations: Orientations about the surface normal of an adsorbate that is not axial, in steps of 180°/rotations.
-        height_A: Distance above contact, where the first pair of atoms is as close as the sum of its covalent radii (Å).
+        height_A: Distance (Å) above contact, where the first pair of atoms is at the sum of its covalent radii.
         coverage: Number of adsorbates in the cell, placed on equivalent sites as far apart as possible.
         sites: Sites to occupy; None for all symmetry-distinct ones.
     """

@@ -115,8 +115,9 @@ def plane_symmetry(slab: Atoms) -> list[tuple[FloatArray, FloatArray]]:
     height = float(slab.cell.array[2, 2])
     operations = []
     for rotation, translation in zip(found["rotations"], found["translations"], strict=True):
-        lifted = (translation[2] + 0.5) % 1.0 - 0.5
-        if rotation[2, 2] == 1 and not rotation[2, :2].any() and not rotation[:2, 2].any() and abs(lifted) * height < 0.1:
+        keeps_normal = rotation[2, 2] == 1 and not rotation[2, :2].any() and not rotation[:2, 2].any()
+        lift = abs((translation[2] + 0.5) % 1.0 - 0.5) * height
+        if keeps_normal and lift < 0.1:
             operations.append((rotation.astype(float), translation))
     return operations or identity
 
@@ -167,5 +168,4 @@ def _circumcenter(face: FloatArray) -> FloatArray:
 def _inside(positions: FloatArray, cell: FloatArray) -> NDArray[np.bool_]:
     """[n] which positions [n, 3] lie laterally inside the cell; every triangle has exactly one image inside."""
     fraction = positions[:, :2] @ np.linalg.inv(cell[:2, :2])
-    inside: NDArray[np.bool_] = ((fraction > -1e-6) & (fraction < 1 - 1e-6)).all(axis=1)
-    return inside
+    return np.asarray(((fraction > -1e-6) & (fraction < 1 - 1e-6)).all(axis=1))

@@ -38,7 +38,7 @@ class Lockstep(Generic[Request, Answer]):
     """Runs functions concurrently in one thread and answers their requests together.
 
     Args:
-        answer: Answers a list of requests. An element may be an exception, which is raised in the simulation that asked.
+        answer: Answers a list of requests. An exception in place of an answer is raised in the simulation that asked.
         cost: Share of the capacity that one request takes, e.g. its memory in bytes.
         capacity: Simulations are active at the same time as long as their costs add up to at most this; always at least
             one.

@@ -1,0 +1,86 @@
+"""Simulations in lockstep: shared calls, independent failures, bounded activity."""
+
+import pytest
+
+from faenet_calc.simulate.lockstep import Lockstep
+
+
+class _Doubler:
+    """Doubles numbers, refuses 13, and remembers how many came together."""
+
+    def __init__(self):
+        self.batches = []
+
+    def __call__(self, requests):
+        self.batches.append(len(requests))
+        return [ValueError("13 is refused") if request == 13 else 2 * request for request in requests]
+
+
+def _doubling(lockstep, start, times):
+    def run():
+        value = start
+        for _ in range(times):
+            value = lockstep.ask(value)
+        return value
+
+    return run
+
+
+def test_requests_are_answered_together():
+    doubler = _Doubler()
+    lockstep = Lockstep(doubler)
+    results = dict(lockstep.run([_doubling(lockstep, 1, 3), _doubling(lockstep, 5, 1), _doubling(lockstep, 7, 0)]))
+    assert results == {0: 8, 1: 10, 2: 7}
+    assert doubler.batches == [2, 1, 1]
+
+
+def test_waiting_simulations_enter_as_others_leave():
+    doubler = _Doubler()
+    lockstep = Lockstep(doubler, max_active=2)
+    assert len(list(lockstep.run([_doubling(lockstep, 1, 2) for _ in range(5)]))) == 5
+    assert max(doubler.batches) == 2
+    assert sum(doubler.batches) == 10
+
+
+def test_capacity_limits_the_active_cost_but_never_starves():
+    doubler = _Doubler()
+    lockstep = Lockstep(doubler, cost=lambda request: 10.0, capacity=25.0)
+    assert len(list(lockstep.run([_doubling(lockstep, 1, 1) for _ in range(4)]))) == 4
+    assert doubler.batches == [2, 2]
+    doubler.batches.clear()
+    small = Lockstep(doubler, cost=lambda request: 10.0, capacity=1.0)
+    assert len(list(small.run([_doubling(small, 1, 1) for _ in range(3)]))) == 3
+    assert doubler.batches == [1, 1, 1]
+
+
+def test_a_refused_request_is_raised_where_it_was_made():
+    lockstep = Lockstep(_Doubler())
+
+    def careful():
+        try:
+            return lockstep.ask(13)
+        except ValueError as error:
+            return str(error)
+
+    results = dict(lockstep.run([careful, _doubling(lockstep, 3, 2)]))
+    assert results == {0: "13 is refused", 1: 12}
+
+
+def test_an_unhandled_error_ends_the_run_and_closes_the_others():
+    lockstep, closed = Lockstep(_Doubler()), []
+
+    def careful():
+        try:
+            while True:
+                lockstep.ask(1)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(ValueError, match="13"):
+        list(lockstep.run([careful, _doubling(lockstep, 13, 1), careful]))
+    assert closed == [True, True]
+
+
+def test_asking_outside_a_simulation_is_an_error():
+    with pytest.raises(RuntimeError, match="outside"):
+        Lockstep(_Doubler()).ask(1)
