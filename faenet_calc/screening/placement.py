@@ -16,7 +16,7 @@ from faenet_calc.screening.adsorbates import Adsorbate
 from faenet_calc.screening.sites import SAME_SITE_A, FloatArray, Site, all_sites, distinct_sites, lateral_distances
 from faenet_calc.screening.surfaces import Slab
 
-_CLASH = 0.9  # times the sum of covalent radii: adsorbates closer than this to another one or to an image clash
+_CLASH = 1.4  # times the sum of covalent radii: closer than this, separate adsorbates would react
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
