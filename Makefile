@@ -1,6 +1,7 @@
-# Every target makes its own environment in .venv; nothing is needed but make and Python 3.11 or newer.
-#   make demo PYTHON=python3.12
-#   make demo PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"    (CPU build of torch, far smaller)
+# Every target creates the environment .venv if needed; requires make and Python 3.11 or newer. Options, for example:
+#   make test PYTHON=python3.12 VENV=/tmp/venv
+#   make test PYTEST_FLAGS="-n 2 -k relax"
+#   make demo PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"    (CPU build of torch, much smaller)
 PYTHON ?= python3
 VENV ?= .venv
 DIST ?= dist
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint format graph wheel clean
+.PHONY: demo test test-slow lint format graph walk wheel clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/relax_co_cu111.py
@@ -31,11 +32,15 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Levels of the folders and who imports whom.
+# Import graph of the package by folder.
 graph: $(STAMP)
 	$(BIN)/python scripts/import_graph.py
 
-# A build/ folder left behind would put files that no longer exist into the wheel.
+# Functions that run during atoms.get_potential_energy(), in call order.
+walk: $(STAMP)
+	$(BIN)/python scripts/walk.py
+
+# A leftover build/ folder would put deleted files into the wheel.
 wheel: $(STAMP)
 	rm -rf build
 	$(BIN)/python -m pip wheel $(PIP_FLAGS) --quiet -c constraints.txt --no-deps --wheel-dir $(DIST) .
@@ -43,7 +48,7 @@ wheel: $(STAMP)
 clean:
 	rm -rf $(VENV) $(DIST) build *.egg-info
 
-# The stamp makes the installation happen once, and again when its description changes.
+# The stamp file makes the installation run once, and again when its requirements change.
 $(STAMP): setup.cfg setup.py pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "faenet-calc needs Python 3.11 or newer: make PYTHON=/path/to/python")'
 	$(PYTHON) -m venv $(VENV)
