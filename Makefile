@@ -48,8 +48,8 @@ wheel: $(STAMP)
 clean:
 	rm -rf $(VENV) $(DIST) build *.egg-info
 
-# The stamp file makes the installation run once, and again when its requirements change.
-$(STAMP): setup.cfg setup.py pyproject.toml constraints.txt
+# The stamp file makes the installation run once, and again when its requirements or C sources change.
+$(STAMP): setup.cfg setup.py pyproject.toml constraints.txt $(wildcard faenet_calc/network/native/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "faenet-calc needs Python 3.11 or newer: make PYTHON=/path/to/python")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_FLAGS) --quiet -c constraints.txt -e ".[dev]"

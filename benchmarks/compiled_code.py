@@ -18,7 +18,7 @@ from training_throughput import our_step, slabs
 
 from faenet_calc import FAENetCalculator
 from faenet_calc.memory import keep_freed_memory
-from faenet_calc.network.kernels.building import library, unavailable
+from faenet_calc.network.native import library, unavailable
 from faenet_calc.potential.checkpoint import load_potential
 from faenet_calc.training.config import LossConfig
 
@@ -35,7 +35,7 @@ def in_turns(call: Call, repeats: int) -> tuple[float, float]:
     times: dict[bool, list[float]] = {True: [], False: []}
     for repeat in range(-2, repeats):
         for is_compiled, spent in times.items():
-            with patch("faenet_calc.network.kernels.native.serves", lambda values, yes=is_compiled: yes):
+            with patch("faenet_calc.network.kernels.native.serves", lambda *values, yes=is_compiled: yes):
                 start = time.process_time()
                 call()
             if repeat >= 0:  # the first ones warm up
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--models", nargs="+", default=["metals-s", "metals-m"])
     arguments = parser.parse_args()
-    if library("messages.c", "float") is None:
-        raise SystemExit(f"nothing to compare: {unavailable() or 'compiling failed, see the log'}")
+    if library() is None:
+        raise SystemExit(f"nothing to compare: {unavailable()}")
     torch.set_num_threads(1)
     keep_freed_memory()
     for model in arguments.models:

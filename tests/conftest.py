@@ -17,7 +17,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = (
     "CUDA",
     "Windows",
-    "no C compiler",
+    "no compiled library",
+    "this processor has no",
     "chromium",
     r"could not import '(chgnet|mace|nequix|sevenn)",
 )

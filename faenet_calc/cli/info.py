@@ -39,10 +39,10 @@ def command(model: str | None, as_json: bool) -> None:
 def describe(potential: "Potential") -> dict[str, Any]:
     """A model in JSON values, by the names that ``info`` prints."""
     from faenet_calc import elements
-    from faenet_calc.network.kernels.building import library, unavailable
+    from faenet_calc.network.native import library, unavailable
     from faenet_calc.potential import shipped
 
-    config, metadata = potential.config, potential.metadata
+    config, metadata, compiled = potential.config, potential.metadata, library()
     extra = dict(metadata.get("extra", {}))
     shipped_name = metadata.get("name")
     frames = f"{config.frames.kind}, {config.frames.mode}" + (", rotations only" if config.frames.proper else "")
@@ -66,7 +66,7 @@ def describe(potential: "Potential") -> dict[str, Any]:
         "deletes_subsurface_atoms": config.graph.rewiring == "remove-tag-0",
         "parameters": sum(value.numel() for value in potential.parameters()),
         "dtype": str(potential.dtype).removeprefix("torch."),
-        "compiled_code": "yes" if library("messages.c", "float") else unavailable() or "compiling failed, see the log",
+        "compiled_code": f"no, slower: {unavailable()}" if compiled is None else f"yes ({compiled.instructions})",
         "supported_elements": [elements.symbol(z) for z in potential.supported_elements],
         "trained_elements": [elements.symbol(z) for z in config.trained_elements],
         "domain": words.get("domain"),

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from faenet_calc import elements
 from faenet_calc.network.config import AtomEmbeddingConfig, ModelConfig
-from faenet_calc.network.messages import Act, sum_of_rows
+from faenet_calc.network.messages import Act, gather_sum
 
 
 class GaussianBasis(nn.Module):
@@ -155,7 +155,7 @@ class EdgeStates:
         if not terms:
             return functional.linear(self.own, weight, bias)
         (values, index), *others = terms
-        return sum_of_rows((values + bias, index), *others).addmm_(self.own, weight.t())
+        return gather_sum((values + bias, index), *others).addmm_(self.own, weight.t())
 
 
 class EdgeEmbedding(nn.Module):

@@ -1,10 +1,10 @@
-"""Messages of an interaction block and the activation, with derivatives written by hand.
+"""Messages of an interaction block and the activation, with hand-written derivatives.
 
     m_i = Σ_j w_ij x_j ⊙ σ(z_ij),    σ(z) = z s,    s = 1 / (1 + e^-z)
 
-Tensors with a row per edge are the largest of a step. Autograd would keep and read again each that a formula passes
-through; here z and s are kept, and the first and second derivatives (gradient forces are trained through the second)
-are computed from them by the functions of ``kernels``, whose symbols are used here.
+Tensors with a row per edge are the largest of a training step. Autograd would save every intermediate one of them; the
+functions here save z and s and compute first and second derivatives (training on gradient forces needs the second)
+with the operators of ``kernels``.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from faenet_calc.network.config import Activation
-from faenet_calc.network.kernels import fastest_for
+from faenet_calc.network.kernels import ops
 
 Act = Callable[[Tensor], Tensor]
 
@@ -28,7 +28,7 @@ def activation(name: Activation) -> Act:
 
 
 def swish(z: Tensor) -> Tensor:
-    """σ(z) = z / (1 + e^-z), twice differentiable at the cost of few operations."""
+    """σ(z) = z / (1 + e^-z), twice differentiable."""
     return cast(Tensor, _Swish.apply(z))  # type: ignore[no-untyped-call]
 
 
@@ -37,34 +37,35 @@ def swish_messages(z: Tensor, x: Tensor, weight: Tensor | None, centre: Tensor, 
     return cast(Tensor, _Messages.apply(z, x, weight, centre, neighbor))  # type: ignore[no-untyped-call]
 
 
-def sum_of_rows(*looked_up: tuple[Tensor, Tensor]) -> Tensor:
+def gather_sum(*looked_up: tuple[Tensor, Tensor]) -> Tensor:
     """Σ values[index] for pairs (values [n_k, F], index [n_edges]), [n_edges, F]."""
     values, indices = zip(*looked_up, strict=True)
-    return cast(Tensor, _SumOfRows.apply(indices, *values))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _GatherSum.apply(indices, *values))  # type: ignore[no-untyped-call]
 
 
-class _SumOfRows(Function):
+class _GatherSum(Function):
     @staticmethod
     def forward(ctx: Any, indices: tuple[Tensor, ...], *values: Tensor) -> Tensor:
         ctx.indices, ctx.sizes = indices, [len(value) for value in values]
-        return cast(Tensor, fastest_for(*values).sum_of_rows(values, indices))
+        return cast(Tensor, ops.gather_sum(values, indices))
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        sums = (_RowsSummedAt.apply(*slopes, index, size) for size, index in zip(ctx.sizes, ctx.indices, strict=True))  # type: ignore[no-untyped-call]
-        return None, *sums
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_output,) = grad_outputs
+        parts = zip(ctx.indices, ctx.sizes, strict=True)
+        return None, *(_ScatterSum.apply(grad_output, index, size) for index, size in parts)  # type: ignore[no-untyped-call]
 
 
-class _RowsSummedAt(Function):
+class _ScatterSum(Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, size: int) -> Tensor:
         ctx.index = index
-        return cast(Tensor, fastest_for(rows).rows_summed_at(index, rows, size))
+        return cast(Tensor, ops.scatter_sum(rows, index, size))
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        (slope,) = slopes
-        return slope.index_select(0, ctx.index), None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_output,) = grad_outputs
+        return grad_output.index_select(0, ctx.index), None, None
 
 
 class _Swish(Function):
@@ -75,23 +76,23 @@ class _Swish(Function):
         return z * s
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
-        return cast(Tensor, _SwishSlope.apply(*slopes, *ctx.saved_tensors))  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        return cast(Tensor, _SwishBackward.apply(*grad_outputs, *ctx.saved_tensors))  # type: ignore[no-untyped-call]
 
 
-class _SwishSlope(Function):
-    """slope ⊙ σ'(z)."""
+class _SwishBackward(Function):
+    """grad_output ⊙ σ'(z)."""
 
     @staticmethod
-    def forward(ctx: Any, slope: Tensor, z: Tensor, s: Tensor) -> Tensor:
-        ctx.save_for_backward(slope, z, s)
-        return cast(Tensor, fastest_for(slope, z).swish_slope(slope, z, s))
+    def forward(ctx: Any, grad_output: Tensor, z: Tensor, s: Tensor) -> Tensor:
+        ctx.save_for_backward(grad_output, z, s)
+        return cast(Tensor, ops.swish_backward(grad_output, z, s))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *seconds: Tensor) -> tuple[Tensor, Tensor, None]:
-        of_slope, of_z = fastest_for(*seconds, ctx.saved_tensors[1]).swish_slope_backward(*seconds, *ctx.saved_tensors)
-        return of_slope, of_z, None
+    def backward(ctx: Any, *grad_grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        grad_grad_output, grad_z = ops.swish_double_backward(*grad_grads, *ctx.saved_tensors)
+        return grad_grad_output, grad_z, None
 
 
 class _Messages(Function):
@@ -99,29 +100,27 @@ class _Messages(Function):
     def forward(ctx: Any, z: Tensor, x: Tensor, weight: Tensor | None, centre: Tensor, neighbor: Tensor) -> Tensor:
         s = torch.sigmoid(z)
         ctx.save_for_backward(z, s, x, weight, centre, neighbor)
-        return cast(Tensor, fastest_for(z, x, weight).messages(z, s, x, weight, centre, neighbor))
+        return cast(Tensor, ops.messages(z, s, x, weight, centre, neighbor))
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        of_z, of_x, of_weight = _MessagesSlope.apply(*slopes, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return of_z, of_x, of_weight, None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_z, grad_x, grad_weight = _MessagesBackward.apply(*grad_outputs, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return grad_z, grad_x, grad_weight, None, None
 
 
-class _MessagesSlope(Function):
-    """Derivatives of messages with respect to z, x and weight, for a slope dL/dm."""
+class _MessagesBackward(Function):
+    """Derivatives of messages with respect to z, x and weight."""
 
     @staticmethod
-    def forward(ctx: Any, slope: Tensor, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        ctx.save_for_backward(slope, *others)
-        return cast(
-            "tuple[Tensor, Tensor, Tensor | None]", fastest_for(slope, *others[:4]).messages_slope(slope, *others)
-        )
+    def forward(ctx: Any, grad_output: Tensor, *inputs: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        ctx.save_for_backward(grad_output, *inputs)
+        grad_z, grad_x, grad_weight = ops.messages_backward(grad_output, *inputs)
+        return grad_z, grad_x, None if inputs[3] is None else grad_weight
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *seconds: Tensor) -> tuple[Tensor | None, ...]:
-        """Of slope, z, s, x, weight, centre and neighbor; ``seconds`` are zeros where nothing depends on them."""
-        slope, *others = ctx.saved_tensors
-        kernel = fastest_for(*seconds, slope, *others[:4]).messages_slope_backward
-        of_slope, of_z, of_x, of_weight = kernel(seconds, slope, *others)
-        return of_slope, of_z, None, of_x, of_weight, None, None
+    def backward(ctx: Any, *grad_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Derivatives with respect to grad_output, z, s, x, weight, centre and neighbor."""
+        results = ops.messages_double_backward(*grad_grads, *ctx.saved_tensors)
+        grad_grad_output, grad_z, grad_x, grad_weight = results
+        return grad_grad_output, grad_z, None, grad_x, None if grad_grads[2] is None else grad_weight, None, None

@@ -6,11 +6,12 @@ from ase.build import bulk, fcc111, molecule
 from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
+from faenet_calc.network import kernels
 from faenet_calc.network.embeddings import EdgeStates
-from faenet_calc.network.kernels import fastest_for, native
-from faenet_calc.network.kernels.building import unavailable
+from faenet_calc.network.kernels import native
 from faenet_calc.network.layers import EdgeNodeLinear
-from faenet_calc.network.messages import sum_of_rows, swish, swish_messages
+from faenet_calc.network.messages import gather_sum, swish, swish_messages
+from faenet_calc.network.native import unavailable
 from faenet_calc.potential.potential import build_potential
 
 
@@ -18,11 +19,11 @@ from faenet_calc.potential.potential import build_potential
 def _way(request, monkeypatch):
     """The ways in which the same sums are computed."""
     if request.param != "compiled":
-        monkeypatch.setattr("faenet_calc.network.kernels.native.serves", lambda values: False)
+        monkeypatch.setattr("faenet_calc.network.kernels.native.serves", lambda *values: False)
     elif not native.serves(torch.zeros(1)):
-        pytest.skip(f"nothing is compiled here: {unavailable()}")
+        pytest.skip(f"no compiled library: {unavailable()}")
     if "two edges" in request.param:
-        monkeypatch.setattr("faenet_calc.network.kernels.plain.NUMBERS_AT_ONCE", 6)
+        monkeypatch.setattr("faenet_calc.network.kernels.plain.CHUNK_NUMEL", 6)
 
 
 CENTRE, NEIGHBOR = torch.tensor([0, 0, 1, 2, 2, 2, 3]), torch.tensor([1, 2, 0, 1, 3, 0, 2])
@@ -52,25 +53,25 @@ def test_messages_are_the_plain_formula(weighted):
     assert gradgradcheck(_written, inputs)
 
 
-def _trained_on_slopes(messages, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Gradients of a loss that holds values and slopes, as in training on gradient forces."""
+def _trained_on_gradients(messages, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Gradients of a loss that holds values and gradients, as in training on gradient forces."""
     value = messages(*inputs)
-    slopes = torch.autograd.grad(value.square().sum(), inputs, create_graph=True)
-    loss = value.sin().sum() + sum((k + 1) * slope.square().sum() for k, slope in enumerate(slopes))
+    gradients = torch.autograd.grad(value.square().sum(), inputs, create_graph=True)
+    loss = value.sin().sum() + sum((k + 1) * gradient.square().sum() for k, gradient in enumerate(gradients))
     return torch.autograd.grad(loss, inputs)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_second_derivatives_are_those_of_autograd(weighted):
     inputs = _inputs(weighted)
-    expected = _trained_on_slopes(_plain, inputs)
-    for found, right in zip(_trained_on_slopes(_written, inputs), expected, strict=True):
+    expected = _trained_on_gradients(_plain, inputs)
+    for found, right in zip(_trained_on_gradients(_written, inputs), expected, strict=True):
         assert torch.allclose(found, right, rtol=1e-10, atol=1e-10)
 
     def reversed_ends(z, x, weight=None):
         return swish_messages(z, x, weight, NEIGHBOR, CENTRE)
 
-    assert not torch.allclose(_trained_on_slopes(reversed_ends, inputs)[0], expected[0], rtol=1e-2)
+    assert not torch.allclose(_trained_on_gradients(reversed_ends, inputs)[0], expected[0], rtol=1e-2)
 
 
 def test_a_third_derivative_is_refused_not_wrong():
@@ -88,7 +89,7 @@ def test_sums_of_rows_are_sums_of_looked_up_rows():
         return x[CENTRE] + x[NEIGHBOR] + z[picked]
 
     def written(x, z):
-        return sum_of_rows((x, CENTRE), (x, NEIGHBOR), (z, picked))
+        return gather_sum((x, CENTRE), (x, NEIGHBOR), (z, picked))
 
     assert torch.equal(written(x, z), plain(x, z))
     assert gradcheck(written, [x, z])
@@ -158,10 +159,12 @@ def test_network_and_its_training_gradient_do_not_depend_on_the_path(message, se
     expected = gradients(plain)
     for found, right in zip(gradients(quick), expected, strict=True):
         assert torch.allclose(found, right, rtol=1e-9, atol=1e-10)
-    kernels = fastest_for(expected[0])
-    monkeypatch.setattr(
-        kernels, "swish_slope_backward", lambda second, slope, z, s: (kernels.swish_slope(second, z, s), 0 * z)
-    )
+    chosen = native if native.serves(expected[0]) else kernels.plain
+
+    def without_curvature(grad_grad, grad_output, z, s):
+        return chosen.swish_backward(grad_grad, z, s), 0 * z
+
+    monkeypatch.setattr(chosen, "swish_double_backward", without_curvature)
     wrong = gradients(quick)
     assert torch.allclose(wrong[1], expected[1], atol=1e-10)  # forces need no second derivative, their training does
     assert not all(torch.allclose(a, b, rtol=1e-6, atol=1e-8) for a, b in zip(wrong, expected, strict=True))

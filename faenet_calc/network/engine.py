@@ -1,0 +1,308 @@
+"""Fused evaluation of FAENet on the CPU: energies and their derivatives in one native call.
+
+:class:`Engine` holds the weights of a model packed for ``native/fused.c``. It computes what :class:`FAENet` computes in
+float32, with two differences in the order of operations: the radial part of the edge embedding is a cubic spline, and
+frames U and -U share their edge embeddings. Second derivatives, other architectures and other devices use PyTorch.
+"""
+
+import ctypes
+import math
+import threading
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from faenet_calc.network.faenet import FAENet
+from faenet_calc.network.layers import EdgeNodeLinear, FeedForward, Interaction
+from faenet_calc.network.native import Library, library, n_threads
+
+INTERVALS = 1024
+"""Of the spline for the radial part: its error is below the rounding of float32."""
+
+EDGES_PER_GROUP = 2000
+"""Edges per thread that are evaluated together if a frame has fewer; they fit into the cache."""
+
+_KEPT_WORKSPACE = 1 << 28  # bytes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EngineInput:
+    """A batch of structures and their frames.
+
+    Attributes:
+        kind: [n_atoms] int64, row of the atom embedding; see :meth:`Engine.kinds`.
+        atom_start: [n_graphs + 1] int64, first atom of each structure.
+        edge_start: [n_graphs + 1] int64, first edge of each structure.
+        centre: [n_edges] int64, ascending.
+        neighbor: [n_edges] int64.
+        vectors: [n_edges, 3] float64 (Å).
+        frame_start: [n_graphs + 1] int64, first frame of each structure.
+        rotation: [n_frames, 3, 3] float64.
+        share_inverse: Every edge has its reverse, and frames U and -U have opposite derivatives dU.
+    """
+
+    kind: Tensor
+    atom_start: Tensor
+    edge_start: Tensor
+    centre: Tensor
+    neighbor: Tensor
+    vectors: Tensor
+    frame_start: Tensor
+    rotation: Tensor
+    share_inverse: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EngineOutput:
+    """Energies and derivatives of Σ_f seed_f E_f.
+
+    Attributes:
+        node_energy: [n_nodes] float64, frame after frame.
+        features: [n_nodes, O] mixed last-layer features: ``lin2`` of them is the energy.
+        grad_vectors: [n_edges, 3] float64.
+        grad_rotation: [n_frames, 3, 3] float64; frames that share edges have their sum at the first of them.
+        grad_copies: [n_edge_copies, 3] float64 by frame, or None.
+    """
+
+    node_energy: Tensor
+    features: Tensor | None
+    grad_vectors: Tensor | None
+    grad_rotation: Tensor | None
+    grad_copies: Tensor | None
+
+
+class _Weights(ctypes.Structure):
+    _sizes = ("hidden", "filters", "directional", "feed_forward", "output", "layers", "intervals", "power")
+    _numbers = ("cutoff", "message_scale", "output_bias")
+    _arrays = (
+        "atom_states", "direction_weight", "direction_bias", "radial", "edge_weight", "filter_weight", "node_weight",
+        "node_bias", "up_weight", "up_bias", "in_weight", "in_bias", "out_weight", "out_bias", "output_weight",
+        "output_hidden_bias", "energy_weight", "mixing",
+    )  # fmt: skip
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _sizes),
+        *((name, ctypes.c_double) for name in _numbers),
+        *((name, ctypes.c_void_p) for name in _arrays),
+    )
+
+
+class _Batch(ctypes.Structure):
+    _sizes = ("n_graphs", "n_frames", "share_inverse", "edges_per_group", "threads")
+    _inputs = ("atom_start", "edge_start", "kind", "centre", "neighbor", "vectors", "frame_start", "rotation", "seed")
+    _outputs = ("node_energy", "features", "grad_vectors", "grad_rotation", "grad_copies")
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _sizes),
+        *((name, ctypes.c_void_p) for name in (*_inputs, *_outputs)),
+    )
+
+
+def supports(model: FAENet) -> bool:
+    """Whether a model's architecture, dtype and device are those of the engine."""
+    config = model.config
+    parameter = next(model.parameters())
+    return (
+        library() is not None
+        and parameter.dtype == torch.float32
+        and parameter.device.type == "cpu"
+        and config.message == "updownscale_base"
+        and config.activation in ("swish", "silu")
+        and config.edge_features == "r_and_distance"
+        and config.atoms.second_layer
+        and config.jumping == "concat"
+        and config.energy_weighting == "none"
+        and config.decoder is None
+        and not config.graph_norm
+        and not config.extra_layer
+    )
+
+
+class Engine:
+    """A model's weights, packed for the fused evaluation.
+
+    Args:
+        model: One that :func:`supports` accepts. Weights are copied; a changed model needs a new engine.
+        instructions: Instruction set; None for the best of this processor.
+    """
+
+    def __init__(self, model: FAENet, instructions: str | None = None) -> None:
+        found = library(instructions)
+        assert found is not None
+        self._library: Library = found
+        config = model.config
+        self._n_tags = 3 if config.atoms.tag_channels else 1
+        self._n_features = config.hidden_channels // 2
+        self._panel = int(found.function("fused_panel")())
+        with torch.no_grad():
+            sizes, self._arrays = self._pack(model)
+        self._padded_features = sizes["output"]
+        bias = model.output_block.lin2.bias
+        weights = _Weights(
+            **sizes,
+            layers=config.interactions,
+            intervals=INTERVALS,
+            power=config.envelope_power,
+            cutoff=config.cutoff,
+            message_scale=1.0 / math.sqrt(config.mean_neighbors),
+            output_bias=float(bias),
+            **{name: array.data_ptr() for name, array in self._arrays.items()},
+        )
+        create = found.function("fused_model")
+        create.restype, create.argtypes = ctypes.c_void_p, (ctypes.POINTER(_Weights),)
+        self._handle = ctypes.c_void_p(create(ctypes.byref(weights)))
+        if not self._handle:
+            raise MemoryError("the weights of the engine could not be allocated")
+        self._free = weakref.finalize(self, found.function("fused_free"), self._handle)
+        self._memory, self._evaluate = found.function("fused_memory"), found.function("fused_evaluate")
+        self._memory.restype = ctypes.c_int64
+        self._memory.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Batch))
+        self._evaluate.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p)
+
+    def kinds(self, atomic_numbers: Tensor, tags: Tensor) -> Tensor:
+        """[n_atoms] row of the atom embedding of each atom."""
+        return atomic_numbers if self._n_tags == 1 else atomic_numbers * self._n_tags + tags
+
+    def evaluate(
+        self, batch: EngineInput, seed: Tensor, *, gradients: bool, features: bool = False, copies: bool = False
+    ) -> EngineOutput:
+        """Energies of all frames and derivatives of their weighted sum.
+
+        Args:
+            batch: Structures and frames.
+            seed: [n_frames] float64 weights of the frames' energies.
+            gradients: Compute derivatives.
+            features: Return last-layer features.
+            copies: Return derivatives of each frame by itself; ``batch.share_inverse`` must be off.
+        """
+        n_graphs, n_edges = len(batch.atom_start) - 1, len(batch.centre)
+        atoms, edges, frames = batch.atom_start.diff(), batch.edge_start.diff(), batch.frame_start.diff()
+        n_nodes, n_frames = int(atoms @ frames), len(seed)
+        new = batch.vectors.new_zeros
+        result = EngineOutput(
+            node_energy=batch.vectors.new_empty(n_nodes),
+            features=torch.empty(n_nodes, self._padded_features) if features else None,
+            grad_vectors=new(n_edges, 3) if gradients else None,
+            grad_rotation=new(n_frames, 3, 3) if gradients else None,
+            grad_copies=new(int(edges @ frames), 3) if copies else None,
+        )
+        threads = n_threads(self._library)
+        inputs = {"seed": seed.contiguous()}
+        inputs |= {name: getattr(batch, name).contiguous() for name in _Batch._inputs if name != "seed"}
+        outputs = {name: getattr(result, name) for name in _Batch._outputs}
+        call = _Batch(
+            n_graphs=n_graphs,
+            n_frames=n_frames,
+            share_inverse=batch.share_inverse,
+            edges_per_group=EDGES_PER_GROUP * threads,
+            threads=threads,
+            **{name: None if array is None else array.data_ptr() for name, array in (inputs | outputs).items()},
+        )
+        workspace = _workspaces.of_size(self._memory(self._handle, ctypes.byref(call)))
+        if self._evaluate(self._handle, ctypes.byref(call), workspace):
+            raise MemoryError("the engine could not allocate its lists of frames")
+        return result
+
+    def _pack(self, model: FAENet) -> tuple[dict[str, int], dict[str, Tensor]]:
+        """Padded widths and weights by the names of ``native/fused.h``."""
+        config = model.config
+        hidden, filters = self._wide(config.hidden_channels), self._wide(config.filters)
+        directional, output = self._wide(config.filters // 2), self._wide(config.hidden_channels // 2)
+        feed_forward = self._wide(config.feed_forward)
+        embedding, blocks = model.edge_embedding, model.interaction_blocks
+        assert embedding.lin_e2 is not None and model.mlp_skip_co is not None
+        own = embedding.lin_e1.out_features
+        node_weights, node_biases, filter_weights = [], [], []
+        for block in blocks:
+            assert isinstance(block, Interaction) and isinstance(block.lin_geom, EdgeNodeLinear)
+            for_edge, for_neighbor, for_centre = block.lin_geom.weight.split(block.lin_geom.widths, dim=1)
+            filter_weights.append(_padded(for_edge, filters, filters))
+            parts = (for_centre, for_neighbor, block.lin_down.weight)
+            node_weights.append(torch.cat([_padded(part, filters, hidden) for part in parts]))
+            biases = (block.lin_geom.bias, torch.zeros_like(block.lin_geom.bias), block.lin_down.bias)
+            node_biases.append(torch.cat([_padded(bias, filters) for bias in biases]))
+        wide = [block for block in model.feed_forward_blocks if isinstance(block, FeedForward)]
+        head = model.output_block
+        arrays = {
+            "atom_states": _padded(_atom_states(model), None, hidden),
+            "direction_weight": _padded(embedding.lin_e1.weight.t(), None, directional),
+            "direction_bias": _padded(embedding.lin_e1.bias, directional),
+            "radial": _radial_spline(model, filters),
+            "edge_weight": _padded(embedding.lin_e2.weight[:, :own], filters, directional),
+            "filter_weight": torch.stack(filter_weights),
+            "node_weight": torch.stack(node_weights),
+            "node_bias": torch.stack(node_biases),
+            "up_weight": torch.stack([_padded(block.lin_up.weight, hidden, filters) for block in blocks]),
+            "up_bias": torch.stack([_padded(block.lin_up.bias, hidden) for block in blocks]),
+            "in_weight": _stacked([_padded(block.lin_in.weight, feed_forward, hidden) for block in wide]),
+            "in_bias": _stacked([_padded(block.lin_in.bias, feed_forward) for block in wide]),
+            "out_weight": _stacked([_padded(block.lin_out.weight, hidden, feed_forward) for block in wide]),
+            "out_bias": _stacked([_padded(block.lin_out.bias, hidden) for block in wide]),
+            "output_weight": _padded(head.lin1.weight, output, hidden),
+            "output_hidden_bias": _padded(head.lin1.bias, output),
+            "energy_weight": _padded(head.lin2.weight[0], output),
+            "mixing": model.mlp_skip_co.weight[0].clone(),
+        }
+        sizes = {
+            "hidden": hidden,
+            "filters": filters,
+            "directional": directional,
+            "feed_forward": feed_forward,
+            "output": output,
+        }
+        return sizes, {name: array.contiguous() for name, array in arrays.items()}
+
+    def _wide(self, width: int) -> int:
+        """A width rounded up to whole panels."""
+        return -(-width // self._panel) * self._panel
+
+
+def _padded(values: Tensor, *sizes: int | None) -> Tensor:
+    """The same values with zeros after them, up to these sizes; None keeps a size."""
+    missing = [0 if size is None else size - have for size, have in zip(sizes, values.shape, strict=True)]
+    return functional.pad(values, [amount for size in reversed(missing) for amount in (0, size)])
+
+
+def _stacked(arrays: list[Tensor]) -> Tensor:
+    return torch.stack(arrays) if arrays else torch.empty(0)
+
+
+def _atom_states(model: FAENet) -> Tensor:
+    """[n_kinds, H] first states of all elements, for each tag if there are tags."""
+    config = model.config.atoms
+    n_tags = 3 if config.tag_channels else 1
+    numbers = torch.arange(config.n_elements + 1).repeat_interleave(n_tags)
+    return model.atom_embedding(numbers, torch.arange(n_tags).repeat(config.n_elements + 1))
+
+
+def _radial_spline(model: FAENet, width: int) -> Tensor:
+    """[INTERVALS + 1, 2, width] values and slopes × spacing of the distance's part of the edge embedding."""
+    embedding, cutoff = model.edge_embedding, model.config.cutoff
+    assert embedding.lin_e2 is not None and embedding.lin_e12 is not None
+    outer = embedding.lin_e2.weight[:, embedding.lin_e1.out_features :].double()
+    inner, inner_bias = embedding.lin_e12.weight.double(), embedding.lin_e12.bias.double()
+    outer_bias, offset = embedding.lin_e2.bias.double(), model.distance_expansion.offset.double()
+
+    def radial(distances: Tensor) -> Tensor:
+        basis = torch.exp(-0.5 * ((distances[:, None] - offset) / (offset[1] - offset[0])).square())
+        return functional.silu(basis @ inner.t() + inner_bias) @ outer.t() + outer_bias
+
+    knots = torch.linspace(0.0, cutoff, INTERVALS + 1, dtype=torch.float64)
+    values, slopes = torch.func.jvp(radial, (knots,), (torch.full_like(knots, cutoff / INTERVALS),))
+    return _padded(torch.stack([values, slopes], dim=1).float(), None, None, width)
+
+
+class _Workspaces(threading.local):
+    """Memory of each thread, kept between calls so that it is not mapped and cleared by the kernel every time."""
+
+    kept: Tensor | None = None
+
+    def of_size(self, size: int) -> ctypes.c_void_p:
+        if self.kept is None or self.kept.numel() < size + 64:
+            self.kept = None
+            self.kept = torch.empty(size + size // 4 + 64, dtype=torch.uint8)
+        return ctypes.c_void_p((self.kept.data_ptr() + 63) // 64 * 64)
+
+
+_workspaces = _Workspaces()

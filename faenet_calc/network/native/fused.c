@@ -1,0 +1,741 @@
+/* Energies of FAENet in frames and their derivatives with respect to edge vectors, without intermediate tensors.
+ *
+ * Included once per instruction set, which defines NAME(), LANES (floats in a vector) and ROWS (rows of a product that
+ * are kept in registers). Symbols are those of layers.py:
+ *
+ *     e_ij = σ(W2 [σ(W1 r_ij + b1)] + c(d_ij))             c: radial part, a cubic spline
+ *     z_ij = Wg e_ij + a_i + b_j                           a, b: node parts of the filter
+ *     m_i  = Σ_j w_ij x_j ⊙ σ(z_ij)                        x = σ(lin_down h), w: envelope
+ *     h   += σ(lin_up m);  h += lin_out σ(lin_in h)        energy: Σ_l mix_l lin2 σ(lin1 h_l)
+ *
+ * Frames are independent of each other: a group of them is evaluated forwards and backwards before the next one, in
+ * tiles of edges that stay in the nearest cache. Edges are sorted by centre; a thread owns consecutive atoms and the
+ * edges around them. Sums that arrive at neighbors go to an array of each thread and are added after a barrier.
+ *
+ * Two frames U and -U share e and Wg e: edge (i, j) in one is edge (j, i) in the other. The second frame then works on
+ * the transposed graph. A node has a row per frame of such a pair: row = atom × signs + sign.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "fused.h"
+
+#define PANEL (2 * LANES) /* columns of a product that are kept in registers */
+#define TILE 96           /* edges worked on together, a multiple of ROWS */
+
+typedef float V __attribute__((vector_size(4 * LANES)));
+typedef float VU __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t VI __attribute__((vector_size(4 * LANES)));
+
+#define LOAD(p) (*(const VU *)(p))
+#define STORE(p, v) (*(VU *)(p) = (v))
+#define EACH(k, width) for (int64_t k = 0; k < (width); k += LANES)
+
+static inline V NAME(sigmoid)(V z) {
+    const V most = 87.0f + (V){0};
+    const VI below = z < most, above = z > -most;
+    const V limited = (V)(((VI)z & below) | ((VI)most & ~below));
+    const V x = -(V)(((VI)limited & above) | ((VI)-most & ~above));
+    const V shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 × 2^23: rounds to an integer */
+    const V n = shifted - 12582912.0f;
+    const V r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    const VI power = ((VI)shifted << 23) + 0x3f800000; /* the low bits of `shifted` are n */
+    return 1.0f / (1.0f + p * (V)power);
+}
+
+static inline float NAME(total)(V v) {
+    float sum = 0;
+    for (int k = 0; k < LANES; k++) sum += v[k];
+    return sum;
+}
+
+/* ---- products with packed weights: panels of PANEL columns, [columns / PANEL][depth][PANEL] ---- */
+
+#define PRODUCT(m)                                                                                                     \
+    static inline __attribute__((always_inline)) void NAME(product_##m)(                                               \
+        int64_t depth, const float *restrict a, int64_t lda, const float *restrict b, const float *restrict bias,      \
+        float *restrict c, int64_t ldc, int add) {                                                                     \
+        V left[m], right[m];                                                                                           \
+        for (int r = 0; r < m; r++) {                                                                                  \
+            if (add) {                                                                                                 \
+                left[r] = LOAD(c + r * ldc), right[r] = LOAD(c + r * ldc + LANES);                                     \
+            } else if (bias) {                                                                                         \
+                left[r] = LOAD(bias), right[r] = LOAD(bias + LANES);                                                   \
+            } else {                                                                                                   \
+                left[r] = right[r] = (V){0};                                                                           \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (int64_t k = 0; k < depth; k++) {                                                                          \
+            const V b0 = LOAD(b + k * PANEL), b1 = LOAD(b + k * PANEL + LANES);                                        \
+            for (int r = 0; r < m; r++) {                                                                              \
+                const float value = a[r * lda + k];                                                                    \
+                left[r] += value * b0, right[r] += value * b1;                                                         \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (int r = 0; r < m; r++) STORE(c + r * ldc, left[r]), STORE(c + r * ldc + LANES, right[r]);                 \
+    }
+
+PRODUCT(1)
+PRODUCT(2)
+PRODUCT(4)
+PRODUCT(6)
+#if ROWS == 12
+PRODUCT(12)
+#endif
+
+/* c [rows, columns] = a [rows, depth] × packed weights + bias, or added to what c holds. */
+static void NAME(product)(int64_t rows, int64_t columns, int64_t depth, const float *a, int64_t lda, const float *packed,
+                          const float *bias, float *c, int64_t ldc, int add) {
+    for (int64_t column = 0; column < columns; column += PANEL) {
+        const float *panel = packed + column * depth, *offset = bias ? bias + column : NULL;
+        int64_t row = 0;
+#define BLOCK(m)                                                                                                       \
+    for (; row + m <= rows; row += m)                                                                                  \
+        NAME(product_##m)(depth, a + row * lda, lda, panel, offset, c + row * ldc + column, ldc, add);
+#if ROWS == 12
+        BLOCK(12)
+#endif
+        BLOCK(6) BLOCK(4) BLOCK(2) BLOCK(1)
+#undef BLOCK
+    }
+}
+
+static float *NAME(pack)(float **free_memory, const float *weight, int64_t columns, int64_t depth, int transposed) {
+    float *packed = *free_memory;
+    *free_memory += columns * depth;
+    for (int64_t column = 0; column < columns; column++)
+        for (int64_t k = 0; k < depth; k++)
+            packed[(column - column % PANEL) * depth + k * PANEL + column % PANEL] =
+                transposed ? weight[k * columns + column] : weight[column * depth + k];
+    return packed;
+}
+
+/* ---- a model: weights packed for products and for their transposes ---- */
+
+typedef struct {
+    float *filter, *node, *up, *in, *out;                /* y = x Wᵀ */
+    float *filter_t, *node_t, *up_t, *in_t, *out_t;      /* dx = dy W */
+} NAME(Layer);
+
+typedef struct {
+    Weights w;
+    float *edge, *edge_t, *output, *output_t;
+    NAME(Layer) *layers;
+    float *memory;
+} NAME(Model);
+
+int64_t NAME(fused_panel)(void) { return PANEL; }
+
+void *NAME(fused_model)(const Weights *weights) {
+    const Weights w = *weights;
+    const int64_t H = w.hidden, F = w.filters, D = w.directional, W = w.feed_forward, O = w.output;
+    const int64_t per_layer = F * F + 3 * F * H + H * F + 2 * W * H;
+    NAME(Model) *model = calloc(1, sizeof *model);
+    if (!model) return NULL;
+    model->layers = calloc((size_t)w.layers, sizeof *model->layers);
+    const size_t size = (size_t)(2 * (w.layers * per_layer + F * D + O * H));
+    if (!model->layers || posix_memalign((void **)&model->memory, 64, size * sizeof(float))) {
+        free(model->layers), free(model);
+        return NULL;
+    }
+    model->w = w;
+    float *memory = model->memory;
+    model->edge = NAME(pack)(&memory, w.edge_weight, F, D, 0);
+    model->edge_t = NAME(pack)(&memory, w.edge_weight, D, F, 1);
+    model->output = NAME(pack)(&memory, w.output_weight, O, H, 0);
+    model->output_t = NAME(pack)(&memory, w.output_weight, H, O, 1);
+    for (int64_t l = 0; l < w.layers; l++) {
+        NAME(Layer) *layer = model->layers + l;
+        layer->filter = NAME(pack)(&memory, w.filter_weight + l * F * F, F, F, 0);
+        layer->filter_t = NAME(pack)(&memory, w.filter_weight + l * F * F, F, F, 1);
+        layer->node = NAME(pack)(&memory, w.node_weight + l * 3 * F * H, 3 * F, H, 0);
+        layer->node_t = NAME(pack)(&memory, w.node_weight + l * 3 * F * H, H, 3 * F, 1);
+        layer->up = NAME(pack)(&memory, w.up_weight + l * H * F, H, F, 0);
+        layer->up_t = NAME(pack)(&memory, w.up_weight + l * H * F, F, H, 1);
+        layer->in = NAME(pack)(&memory, w.in_weight + l * W * H, W, H, 0);
+        layer->in_t = NAME(pack)(&memory, w.in_weight + l * W * H, H, W, 1);
+        layer->out = NAME(pack)(&memory, w.out_weight + l * H * W, H, W, 0);
+        layer->out_t = NAME(pack)(&memory, w.out_weight + l * H * W, W, H, 1);
+    }
+    return model;
+}
+
+void NAME(fused_free)(void *handle) {
+    NAME(Model) *model = handle;
+    if (!model) return;
+    free(model->layers), free(model->memory), free(model);
+}
+
+/* ---- a group of frames ---- */
+
+typedef struct {
+    int64_t graph, frame, inverse; /* inverse: the frame -U that shares the edges, or -1 */
+    int64_t atom, edge;            /* first of its rows in the group */
+} NAME(Unit);
+
+typedef struct {
+    const NAME(Model) *model;
+    const Batch *batch;
+    const NAME(Unit) *units;
+    int64_t n_units, signs, atoms, edges, threads, backward;
+    int64_t *split;                                             /* [threads + 1] first atom of each thread */
+    int64_t *first_edge;                                        /* [atoms + 1] */
+    int32_t *centre, *neighbor;                                 /* [edges] atoms of the group */
+    float *vector, *distance, *weight, *weight_slope;           /* [edges, 3], [edges] ... */
+    float *edge_state, *edge_slope, *filter;                    /* [edges, F], [edges, F], [layers][edges, F] */
+    float *grad_weight, *grad_vector, *grad_distance;           /* [edges], [edges, 3], [edges] */
+    float *seed;                                                /* [nodes] */
+    float *state, *head;                                        /* [nodes, H], [layers + 1][nodes, H] */
+    float *node, *source_slope;                                 /* [layers][nodes, 3 F], [layers][nodes, F] */
+    float *up_slope, *wide_slope, *wide;                        /* [layers][nodes, H], [layers][nodes, W], [nodes, W] */
+    float *message, *grad_node, *grad_state, *grad_update;      /* [nodes, F], [nodes, 3 F], [nodes, H], [nodes, H] */
+    float *hidden_output, *features;                            /* [nodes, O] */
+    float *private_sums;                                        /* [threads][nodes, 3 F] */
+    double *energy;                                             /* [nodes] */
+} NAME(Group);
+
+static inline void NAME(activate)(float *z, float *slope, int64_t size) {
+    EACH(k, size) {
+        const V value = LOAD(z + k), s = NAME(sigmoid)(value), y = value * s;
+        STORE(z + k, y);
+        STORE(slope + k, s + y * (1.0f - s));
+    }
+}
+
+static void NAME(embed_edges)(NAME(Group) *g, int64_t from, int64_t to) {
+    const Weights *w = &g->model->w;
+    const int64_t F = w->filters, D = w->directional;
+    float direction[TILE * D] __attribute__((aligned(64)));
+    for (int64_t start = from; start < to; start += TILE) {
+        const int64_t rows = to - start < TILE ? to - start : TILE;
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t edge = start + r;
+            const float x = g->vector[3 * edge], y = g->vector[3 * edge + 1], z = g->vector[3 * edge + 2];
+            EACH(k, D) {
+                const V value = LOAD(w->direction_bias + k) + x * LOAD(w->direction_weight + k) +
+                                y * LOAD(w->direction_weight + D + k) + z * LOAD(w->direction_weight + 2 * D + k);
+                STORE(direction + r * D + k, value * NAME(sigmoid)(value));
+            }
+            const float position = g->distance[edge] * (float)(w->intervals / w->cutoff);
+            int64_t interval = (int64_t)position;
+            if (interval >= w->intervals) interval = w->intervals - 1;
+            const float t = position - (float)interval, u = 1 - t;
+            const float v0 = (1 + 2 * t) * u * u, s0 = t * u * u, v1 = t * t * (3 - 2 * t), s1 = -t * t * u;
+            const float *knot = w->radial + interval * 2 * F;
+            EACH(k, F) STORE(g->edge_state + edge * F + k, v0 * LOAD(knot + k) + s0 * LOAD(knot + F + k) +
+                                                              v1 * LOAD(knot + 2 * F + k) + s1 * LOAD(knot + 3 * F + k));
+        }
+        float *state = g->edge_state + start * F;
+        NAME(product)(rows, F, D, direction, D, g->model->edge, NULL, state, F, 1);
+        NAME(activate)(state, g->edge_slope + start * F, rows * F);
+    }
+}
+
+/* Messages of a layer from the edges around atoms [first, last). */
+static void NAME(send)(NAME(Group) *g, int64_t layer, int64_t first, int64_t last, float *sums) {
+    const int64_t F = g->model->w.filters, S = g->signs, from = g->first_edge[first], to = g->first_edge[last];
+    float *filters = g->filter + layer * g->edges * F;
+    const float *nodes = g->node + layer * g->atoms * S * 3 * F;
+    for (int64_t start = from; start < to; start += TILE) {
+        const int64_t rows = to - start < TILE ? to - start : TILE;
+        NAME(product)(rows, F, F, g->edge_state + start * F, F, g->model->layers[layer].filter, NULL,
+                      filters + start * F, F, 0);
+        for (int64_t edge = start; edge < start + rows; edge++) {
+            const float weight = g->weight[edge], *y = filters + edge * F;
+            const int64_t i = g->centre[edge] * S, j = g->neighbor[edge] * S;
+            const float *a = nodes + i * 3 * F, *b = nodes + j * 3 * F + F, *x = b + F;
+            float *message = g->message + i * F;
+            EACH(k, F) {
+                const V z = LOAD(y + k) + LOAD(a + k) + LOAD(b + k);
+                STORE(message + k, LOAD(message + k) + weight * LOAD(x + k) * z * NAME(sigmoid)(z));
+            }
+            if (S == 1) continue;
+            const float *a2 = nodes + (j + 1) * 3 * F, *b2 = nodes + (i + 1) * 3 * F + F, *x2 = b2 + F;
+            float *message2 = sums + (j + 1) * F;
+            EACH(k, F) {
+                const V z = LOAD(y + k) + LOAD(a2 + k) + LOAD(b2 + k);
+                STORE(message2 + k, LOAD(message2 + k) + weight * LOAD(x2 + k) * z * NAME(sigmoid)(z));
+            }
+        }
+    }
+}
+
+/* One frame's part of the derivatives at an edge: returns w x ⊙ σ'(z) ⊙ grad and adds to sums at its two ends. */
+static inline __attribute__((always_inline)) V NAME(edge_gradient)(V y, const float *a, const float *b, const float *grad,
+                                                                   float weight, float *grad_a, float *grad_b, int64_t F,
+                                                                   V *along, int needs_nodes) {
+    const V z = y + LOAD(a) + LOAD(b), s = NAME(sigmoid)(z), value = z * s, upstream = LOAD(grad);
+    const V both = LOAD(b + F) * upstream;
+    *along += both * value;
+    const V grad_z = weight * both * (s + value * (1.0f - s));
+    if (needs_nodes) {
+        STORE(grad_a, LOAD(grad_a) + grad_z);
+        STORE(grad_b, LOAD(grad_b) + grad_z);
+        STORE(grad_b + F, LOAD(grad_b + F) + weight * upstream * value);
+    }
+    return grad_z;
+}
+
+/* Derivatives of a layer's messages: dE/dz replaces Wg e; sums for the nodes [dE/da, dE/db, dE/dx]. */
+static void NAME(send_backward)(NAME(Group) *g, int64_t layer, int64_t first, int64_t last, float *sums) {
+    const int64_t F = g->model->w.filters, S = g->signs;
+    const int needs_nodes = layer > 0; /* the first states do not depend on positions */
+    const float *nodes = g->node + layer * g->atoms * S * 3 * F;
+    for (int64_t edge = g->first_edge[first]; edge < g->first_edge[last]; edge++) {
+        float *y = g->filter + (layer * g->edges + edge) * F;
+        const float weight = g->weight[edge];
+        const int64_t i = g->centre[edge] * S, j = g->neighbor[edge] * S;
+        V along = {0};
+        if (S == 1) {
+            EACH(k, F)
+                STORE(y + k, NAME(edge_gradient)(LOAD(y + k), nodes + i * 3 * F + k, nodes + j * 3 * F + F + k,
+                                                 g->message + i * F + k, weight, sums + i * 3 * F + k,
+                                                 sums + j * 3 * F + F + k, F, &along, needs_nodes));
+        } else {
+            EACH(k, F) {
+                const V value = LOAD(y + k);
+                const V one = NAME(edge_gradient)(value, nodes + i * 3 * F + k, nodes + j * 3 * F + F + k,
+                                                  g->message + i * F + k, weight, sums + i * 3 * F + k,
+                                                  sums + j * 3 * F + F + k, F, &along, needs_nodes);
+                const V other = NAME(edge_gradient)(value, nodes + (j + 1) * 3 * F + k, nodes + (i + 1) * 3 * F + F + k,
+                                                    g->message + (j + 1) * F + k, weight, sums + (j + 1) * 3 * F + k,
+                                                    sums + (i + 1) * 3 * F + F + k, F, &along, needs_nodes);
+                STORE(y + k, one + other);
+            }
+        }
+        g->grad_weight[edge] += NAME(total)(along);
+    }
+}
+
+static void NAME(embed_edges_backward)(NAME(Group) *g, int64_t from, int64_t to) {
+    const Weights *w = &g->model->w;
+    const int64_t F = w->filters, D = w->directional;
+    float grad[TILE * F] __attribute__((aligned(64))), grad_direction[TILE * D] __attribute__((aligned(64)));
+    for (int64_t start = from; start < to; start += TILE) {
+        const int64_t rows = to - start < TILE ? to - start : TILE;
+        for (int64_t l = 0; l < w->layers; l++)
+            NAME(product)(rows, F, F, g->filter + (l * g->edges + start) * F, F, g->model->layers[l].filter_t, NULL, grad,
+                          F, l > 0);
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t edge = start + r;
+            const float per_length = (float)(w->intervals / w->cutoff), position = g->distance[edge] * per_length;
+            int64_t interval = (int64_t)position;
+            if (interval >= w->intervals) interval = w->intervals - 1;
+            const float t = position - (float)interval;
+            const float v1 = 6 * t * (1 - t), s0 = (1 - t) * (1 - 3 * t), s1 = t * (3 * t - 2);
+            const float *knot = w->radial + interval * 2 * F;
+            V along = {0};
+            EACH(k, F) {
+                const V value = LOAD(grad + r * F + k) * LOAD(g->edge_slope + edge * F + k);
+                STORE(grad + r * F + k, value);
+                along += value * (v1 * (LOAD(knot + 2 * F + k) - LOAD(knot + k)) + s0 * LOAD(knot + F + k) +
+                                  s1 * LOAD(knot + 3 * F + k));
+            }
+            g->grad_distance[edge] =
+                NAME(total)(along) * per_length + g->grad_weight[edge] * g->weight_slope[edge];
+        }
+        NAME(product)(rows, D, F, grad, F, g->model->edge_t, NULL, grad_direction, D, 0);
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t edge = start + r;
+            const float x = g->vector[3 * edge], y = g->vector[3 * edge + 1], z = g->vector[3 * edge + 2];
+            V gx = {0}, gy = {0}, gz = {0};
+            EACH(k, D) {
+                const V wx = LOAD(w->direction_weight + k), wy = LOAD(w->direction_weight + D + k);
+                const V wz = LOAD(w->direction_weight + 2 * D + k);
+                const V value = LOAD(w->direction_bias + k) + x * wx + y * wy + z * wz, s = NAME(sigmoid)(value);
+                const V grad_value = LOAD(grad_direction + r * D + k) * (s + value * s * (1.0f - s));
+                gx += grad_value * wx, gy += grad_value * wy, gz += grad_value * wz;
+            }
+            g->grad_vector[3 * edge] = NAME(total)(gx);
+            g->grad_vector[3 * edge + 1] = NAME(total)(gy);
+            g->grad_vector[3 * edge + 2] = NAME(total)(gz);
+        }
+    }
+}
+
+/* Energy of the states of nodes [from, to) after a layer, and its derivative with respect to them. */
+static void NAME(read_out)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
+    const Weights *w = &g->model->w;
+    const int64_t H = w->hidden, O = w->output;
+    const float mix = w->mixing[layer];
+    float *hidden = g->hidden_output + from * O;
+    NAME(product)(to - from, O, H, g->state + from * H, H, g->model->output, w->output_hidden_bias, hidden, O, 0);
+    for (int64_t node = from; node < to; node++) {
+        float *z = g->hidden_output + node * O, *features = g->features + node * O;
+        V energy = {0};
+        EACH(k, O) {
+            const V value = LOAD(z + k), s = NAME(sigmoid)(value), y = value * s, weight = LOAD(w->energy_weight + k);
+            energy += weight * y;
+            STORE(features + k, LOAD(features + k) + mix * y);
+            STORE(z + k, g->seed[node] * mix * weight * (s + y * (1.0f - s)));
+        }
+        g->energy[node] += (double)mix * ((double)NAME(total)(energy) + w->output_bias);
+    }
+    if (g->backward && layer > 0)
+        NAME(product)(to - from, H, O, hidden, O, g->model->output_t, NULL, g->head + (layer * g->atoms * g->signs + from) * H,
+                      H, 0);
+}
+
+static void NAME(update)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
+    const Weights *w = &g->model->w;
+    const NAME(Layer) *packed = g->model->layers + layer;
+    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, nodes = g->atoms * g->signs, rows = to - from;
+    const float scale = (float)w->message_scale;
+    float *message = g->message + from * F, *state = g->state + from * H, *update = g->grad_update + from * H;
+    EACH(k, rows * F) STORE(message + k, scale * LOAD(message + k));
+    NAME(product)(rows, H, F, message, F, packed->up, w->up_bias + layer * H, update, H, 0);
+    NAME(activate)(update, g->up_slope + (layer * nodes + from) * H, rows * H);
+    EACH(k, rows * H) STORE(state + k, LOAD(state + k) + LOAD(update + k));
+    if (!W) return;
+    float *wide = g->wide + from * W;
+    NAME(product)(rows, W, H, state, H, packed->in, w->in_bias + layer * W, wide, W, 0);
+    NAME(activate)(wide, g->wide_slope + (layer * nodes + from) * W, rows * W);
+    NAME(product)(rows, H, W, wide, W, packed->out, w->out_bias + layer * H, update, H, 0);
+    EACH(k, rows * H) STORE(state + k, LOAD(state + k) + LOAD(update + k));
+}
+
+/* dE/dm of a layer, in place of the messages, from dE/dh after it. */
+static void NAME(update_backward)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
+    const Weights *w = &g->model->w;
+    const NAME(Layer) *packed = g->model->layers + layer;
+    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, nodes = g->atoms * g->signs, rows = to - from;
+    const float scale = (float)w->message_scale;
+    float *grad = g->grad_state + from * H, *update = g->grad_update + from * H, *message = g->message + from * F;
+    if (W) {
+        float *wide = g->wide + from * W, *slope = g->wide_slope + (layer * nodes + from) * W;
+        NAME(product)(rows, W, H, grad, H, packed->out_t, NULL, wide, W, 0);
+        EACH(k, rows * W) STORE(wide + k, LOAD(wide + k) * LOAD(slope + k));
+        NAME(product)(rows, H, W, wide, W, packed->in_t, NULL, grad, H, 1);
+    }
+    const float *slope = g->up_slope + (layer * nodes + from) * H;
+    EACH(k, rows * H) STORE(update + k, scale * LOAD(grad + k) * LOAD(slope + k));
+    NAME(product)(rows, F, H, update, H, packed->up_t, NULL, message, F, 0);
+}
+
+static void NAME(node_terms)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
+    const Weights *w = &g->model->w;
+    const int64_t H = w->hidden, F = w->filters, nodes = g->atoms * g->signs;
+    float *terms = g->node + (layer * nodes + from) * 3 * F;
+    NAME(product)(to - from, 3 * F, H, g->state + from * H, H, g->model->layers[layer].node, w->node_bias + layer * 3 * F,
+                  terms, 3 * F, 0);
+    for (int64_t row = 0; row < to - from; row++)
+        NAME(activate)(terms + row * 3 * F + 2 * F, g->source_slope + (layer * nodes + from + row) * F, F);
+}
+
+/* Waits for the other threads of a group. */
+static inline void NAME(meet)(const NAME(Group) *g) {
+#ifdef _OPENMP
+    if (g->threads > 1) {
+#pragma omp barrier
+    }
+#else
+    (void)g;
+#endif
+}
+
+static void NAME(forward)(NAME(Group) *g, int64_t thread) {
+    const Weights *w = &g->model->w;
+    const int64_t F = w->filters, S = g->signs, nodes = g->atoms * S;
+    const int64_t first = g->split[thread], last = g->split[thread + 1], from = first * S, to = last * S;
+    const int alone = g->threads == 1;
+    float *own_sums = alone ? g->message : g->private_sums + thread * nodes * 3 * F;
+
+    NAME(embed_edges)(g, g->first_edge[first], g->first_edge[last]);
+    for (int64_t layer = 0; layer < w->layers; layer++) {
+        NAME(read_out)(g, layer, from, to);
+        NAME(node_terms)(g, layer, from, to);
+        memset(g->message + from * F, 0, (size_t)((to - from) * F) * sizeof(float));
+        NAME(meet)(g);
+        if (!alone && S == 2) memset(own_sums, 0, (size_t)(nodes * F) * sizeof(float));
+        NAME(send)(g, layer, first, last, own_sums);
+        NAME(meet)(g);
+        for (int64_t other = 0; !alone && S == 2 && other < g->threads; other++) {
+            const float *sums = g->private_sums + other * nodes * 3 * F;
+            for (int64_t node = from + 1; node < to; node += 2) {
+                float *message = g->message + node * F;
+                EACH(k, F) STORE(message + k, LOAD(message + k) + LOAD(sums + node * F + k));
+            }
+        }
+        NAME(update)(g, layer, from, to);
+    }
+    NAME(read_out)(g, w->layers, from, to);
+}
+
+static void NAME(backward)(NAME(Group) *g, int64_t thread) {
+    const Weights *w = &g->model->w;
+    const int64_t H = w->hidden, F = w->filters, S = g->signs, nodes = g->atoms * S, L = w->layers;
+    const int64_t first = g->split[thread], last = g->split[thread + 1], from = first * S, to = last * S;
+    const int64_t from_edge = g->first_edge[first], to_edge = g->first_edge[last];
+    const int alone = g->threads == 1;
+    float *grad_state = g->grad_state + from * H, *grad_node = g->grad_node + from * 3 * F;
+    float *own_sums = alone ? g->grad_node : g->private_sums + thread * nodes * 3 * F;
+
+    memcpy(grad_state, g->head + (L * nodes + from) * H, (size_t)((to - from) * H) * sizeof(float));
+    memset(g->grad_weight + from_edge, 0, (size_t)(to_edge - from_edge) * sizeof(float));
+    for (int64_t layer = L - 1; layer >= 0; layer--) {
+        NAME(update_backward)(g, layer, from, to);
+        NAME(meet)(g);
+        memset(own_sums, 0, (size_t)(nodes * 3 * F) * sizeof(float));
+        NAME(send_backward)(g, layer, first, last, own_sums);
+        NAME(meet)(g);
+        if (layer == 0) break;
+        for (int64_t other = 0; !alone && other < g->threads; other++) {
+            const float *sums = g->private_sums + (other * nodes + from) * 3 * F;
+            EACH(k, (to - from) * 3 * F) STORE(grad_node + k, (other ? LOAD(grad_node + k) : (V){0}) + LOAD(sums + k));
+        }
+        for (int64_t node = from; node < to; node++) {
+            float *grad_source = g->grad_node + node * 3 * F + 2 * F;
+            const float *slope = g->source_slope + (layer * nodes + node) * F;
+            EACH(k, F) STORE(grad_source + k, LOAD(grad_source + k) * LOAD(slope + k));
+        }
+        NAME(product)(to - from, H, 3 * F, grad_node, 3 * F, g->model->layers[layer].node_t, NULL, grad_state, H, 1);
+        const float *head = g->head + (layer * nodes + from) * H;
+        EACH(k, (to - from) * H) STORE(grad_state + k, LOAD(grad_state + k) + LOAD(head + k));
+    }
+    NAME(embed_edges_backward)(g, from_edge, to_edge);
+}
+
+/* ---- from a batch to groups and back ---- */
+
+/* ---- from a batch to groups and back ---- */
+
+/* Places the arrays of a group in memory and returns their size; with memory NULL it only counts. */
+static int64_t NAME(place)(NAME(Group) *g, char *memory) {
+    const Weights *w = &g->model->w;
+    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, O = w->output, L = w->layers;
+    const int64_t nodes = g->atoms * g->signs, edges = g->edges;
+    int64_t used = 0;
+#define TAKE(field, count)                                                                                             \
+    do {                                                                                                               \
+        if (memory) g->field = (void *)(memory + used);                                                                \
+        used += ((int64_t)sizeof(*g->field) * (count) + 63) / 64 * 64;                                                 \
+    } while (0)
+    TAKE(split, g->threads + 1);
+    TAKE(first_edge, g->atoms + 1);
+    TAKE(centre, edges);
+    TAKE(neighbor, edges);
+    TAKE(vector, 3 * edges);
+    TAKE(distance, edges);
+    TAKE(weight, edges);
+    TAKE(weight_slope, edges);
+    TAKE(edge_state, edges * F);
+    TAKE(edge_slope, edges * F);
+    TAKE(filter, L * edges * F);
+    TAKE(grad_weight, edges);
+    TAKE(grad_vector, 3 * edges);
+    TAKE(grad_distance, edges);
+    TAKE(seed, nodes);
+    TAKE(state, nodes * H);
+    TAKE(head, (L + 1) * nodes * H);
+    TAKE(node, L * nodes * 3 * F);
+    TAKE(source_slope, L * nodes * F);
+    TAKE(up_slope, L * nodes * H);
+    TAKE(wide_slope, L * nodes * W);
+    TAKE(wide, nodes * W);
+    TAKE(message, nodes * F);
+    TAKE(grad_node, nodes * 3 * F);
+    TAKE(grad_state, nodes * H);
+    TAKE(grad_update, nodes * H);
+    TAKE(hidden_output, nodes * O);
+    TAKE(features, nodes * O);
+    TAKE(energy, nodes);
+    TAKE(private_sums, g->threads > 1 ? g->threads * nodes * 3 * F : 0);
+#undef TAKE
+    return used;
+}
+
+/* Frames of a batch, inverse ones together if the batch shares them; returns their number. */
+static int64_t NAME(units)(const Batch *b, NAME(Unit) *units) {
+    int64_t n_units = 0;
+    for (int64_t graph = 0; graph < b->n_graphs; graph++) {
+        const int64_t first = n_units;
+        for (int64_t frame = b->frame_start[graph]; frame < b->frame_start[graph + 1]; frame++) {
+            int64_t found = -1;
+            for (int64_t unit = first; b->share_inverse && unit < n_units && found < 0; unit++) {
+                if (units[unit].inverse >= 0) continue;
+                const double *one = b->rotation + 9 * units[unit].frame, *other = b->rotation + 9 * frame;
+                int inverse = 1;
+                for (int k = 0; k < 9 && inverse; k++) inverse = one[k] == -other[k];
+                if (inverse) found = unit;
+            }
+            if (found >= 0) units[found].inverse = frame;
+            else units[n_units++] = (NAME(Unit)){.graph = graph, .frame = frame, .inverse = -1};
+        }
+    }
+    return n_units;
+}
+
+/* The next group of frames, from the unit `start` on; returns the unit after it. */
+static int64_t NAME(gather)(NAME(Group) *g, NAME(Unit) *units, int64_t n_units, int64_t start) {
+    const Batch *b = g->batch;
+    g->units = units + start, g->n_units = g->atoms = g->edges = 0;
+    g->signs = units[start].inverse >= 0 ? 2 : 1;
+    for (int64_t unit = start; unit < n_units; unit++) {
+        const int64_t graph = units[unit].graph, edges = b->edge_start[graph + 1] - b->edge_start[graph];
+        if (g->n_units && (g->edges + edges > b->edges_per_group || (units[unit].inverse >= 0) != (g->signs == 2))) break;
+        units[unit].atom = g->atoms, units[unit].edge = g->edges;
+        g->atoms += b->atom_start[graph + 1] - b->atom_start[graph], g->edges += edges, g->n_units++;
+    }
+    return start + g->n_units;
+}
+
+/* First atoms of the threads, with equal numbers of edges. */
+static void NAME(divide)(NAME(Group) *g) {
+    int64_t atom = 0;
+    g->split[0] = 0;
+    for (int64_t thread = 1; thread < g->threads; thread++) {
+        while (atom < g->atoms && (g->first_edge[atom] + atom) * g->threads < (g->edges + g->atoms) * thread) atom++;
+        g->split[thread] = atom;
+    }
+    g->split[g->threads] = g->atoms;
+}
+
+/* Copies a group's part of the batch into its arrays: edges in their frames, envelope, first states. */
+static void NAME(fill)(NAME(Group) *g) {
+    const Batch *b = g->batch;
+    const Weights *w = &g->model->w;
+    const int64_t S = g->signs, H = w->hidden, O = w->output;
+    const double p = (double)w->power;
+    for (int64_t number = 0; number < g->n_units; number++) {
+        const NAME(Unit) *unit = g->units + number;
+        const int64_t atom = b->atom_start[unit->graph], edge = b->edge_start[unit->graph];
+        const int64_t atoms = b->atom_start[unit->graph + 1] - atom, edges = b->edge_start[unit->graph + 1] - edge;
+        const double *u = b->rotation + 9 * unit->frame;
+        int64_t next = unit->atom;
+        for (int64_t k = 0; k < edges; k++) {
+            const int64_t row = unit->edge + k, centre = b->centre[edge + k] - atom + unit->atom;
+            const double *v = b->vectors + 3 * (edge + k);
+            while (next <= centre) g->first_edge[next++] = row;
+            g->centre[row] = (int32_t)centre;
+            g->neighbor[row] = (int32_t)(b->neighbor[edge + k] - atom + unit->atom);
+            for (int x = 0; x < 3; x++) g->vector[3 * row + x] = (float)(v[0] * u[x] + v[1] * u[3 + x] + v[2] * u[6 + x]);
+            const double distance = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]), x = distance / w->cutoff;
+            double weight = 1, slope = 0;
+            if (w->power && x < 1) {
+                double power = 1;
+                for (int64_t n = 1; n < w->power; n++) power *= x;
+                weight = 1 - power * x * ((p + 1) * (p + 2) / 2 - p * (p + 2) * x + p * (p + 1) / 2 * x * x);
+                slope = -p * (p + 1) * (p + 2) / 2 * power * (1 - x) * (1 - x) / w->cutoff;
+            } else if (w->power) {
+                weight = 0;
+            }
+            g->distance[row] = (float)distance, g->weight[row] = (float)weight, g->weight_slope[row] = (float)slope;
+        }
+        while (next < unit->atom + atoms) g->first_edge[next++] = unit->edge + edges;
+        for (int64_t k = 0; k < atoms; k++) {
+            for (int64_t sign = 0; sign < S; sign++) {
+                const int64_t node = (unit->atom + k) * S + sign;
+                g->seed[node] = (float)b->seed[sign ? unit->inverse : unit->frame];
+                memcpy(g->state + node * H, w->atom_states + b->kind[atom + k] * H, (size_t)H * sizeof(float));
+            }
+        }
+    }
+    g->first_edge[g->atoms] = g->edges;
+    memset(g->features, 0, (size_t)(g->atoms * S * O) * sizeof(float));
+    memset(g->energy, 0, (size_t)(g->atoms * S) * sizeof(double));
+}
+
+/* Adds a group's results to those of the batch. */
+static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const int64_t *copy_start) {
+    const Batch *b = g->batch;
+    const int64_t S = g->signs, O = g->model->w.output;
+    for (int64_t number = 0; number < g->n_units; number++) {
+        const NAME(Unit) *unit = g->units + number;
+        const int64_t edge = b->edge_start[unit->graph], edges = b->edge_start[unit->graph + 1] - edge;
+        const int64_t atoms = b->atom_start[unit->graph + 1] - b->atom_start[unit->graph];
+        for (int64_t k = 0; k < atoms; k++) {
+            for (int64_t sign = 0; sign < S; sign++) {
+                const int64_t from = (unit->atom + k) * S + sign, to = node_start[sign ? unit->inverse : unit->frame] + k;
+                b->node_energy[to] = g->energy[from];
+                if (b->features) memcpy(b->features + to * O, g->features + from * O, (size_t)O * sizeof(float));
+            }
+        }
+        if (!g->backward) continue;
+        const double *u = b->rotation + 9 * unit->frame;
+        double *grad_u = b->grad_rotation + 9 * unit->frame;
+        for (int64_t k = 0; k < edges; k++) {
+            const int64_t row = unit->edge + k;
+            const double *v = b->vectors + 3 * (edge + k);
+            const double distance = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+            const double along = distance > 0 ? (double)g->grad_distance[row] / distance : 0;
+            const float *grad = g->grad_vector + 3 * row;
+            for (int x = 0; x < 3; x++) {
+                const double value = u[3 * x] * grad[0] + u[3 * x + 1] * grad[1] + u[3 * x + 2] * grad[2] + along * v[x];
+                b->grad_vectors[3 * (edge + k) + x] += value;
+                if (b->grad_copies) b->grad_copies[3 * (copy_start[unit->frame] + k) + x] = value;
+                for (int y = 0; y < 3; y++) grad_u[3 * x + y] += v[x] * grad[y];
+            }
+        }
+    }
+}
+
+/* Bytes that a batch needs at the same time. */
+int64_t NAME(fused_memory)(const void *handle, const Batch *batch) {
+    NAME(Unit) *units = malloc((size_t)(batch->n_frames ? batch->n_frames : 1) * sizeof *units);
+    if (!units) return -1;
+    const int64_t n_units = NAME(units)(batch, units);
+    int64_t most = 0;
+    for (int64_t start = 0; start < n_units;) {
+        NAME(Group) group = {.model = handle, .batch = batch, .threads = batch->threads};
+        start = NAME(gather)(&group, units, n_units, start);
+        const int64_t size = NAME(place)(&group, NULL);
+        most = size > most ? size : most;
+    }
+    free(units);
+    return most;
+}
+
+/* Evaluates a batch with a workspace of `fused_memory` bytes, aligned to 64; gradients must be zero before. */
+int NAME(fused_evaluate)(const void *handle, const Batch *batch, char *workspace) {
+    const int64_t n = batch->n_frames ? batch->n_frames : 1;
+    NAME(Unit) *units = malloc((size_t)n * sizeof *units);
+    int64_t *starts = malloc((size_t)(2 * n) * sizeof *starts);
+    if (!units || !starts) {
+        free(units), free(starts);
+        return 1;
+    }
+    int64_t node = 0, copy = 0;
+    for (int64_t graph = 0; graph < batch->n_graphs; graph++) {
+        for (int64_t frame = batch->frame_start[graph]; frame < batch->frame_start[graph + 1]; frame++) {
+            starts[frame] = node, starts[n + frame] = copy;
+            node += batch->atom_start[graph + 1] - batch->atom_start[graph];
+            copy += batch->edge_start[graph + 1] - batch->edge_start[graph];
+        }
+    }
+    const int64_t n_units = NAME(units)(batch, units);
+    for (int64_t start = 0; start < n_units;) {
+        NAME(Group) group = {.model = handle, .batch = batch, .backward = batch->grad_vectors != NULL};
+        NAME(Group) *g = &group;
+        g->threads = batch->threads;
+        start = NAME(gather)(g, units, n_units, start);
+        NAME(place)(g, workspace);
+        NAME(fill)(g);
+#ifdef _OPENMP
+#pragma omp parallel num_threads((int)batch->threads) if (batch->threads > 1)
+        {
+#pragma omp single
+            g->threads = omp_get_num_threads(), NAME(divide)(g); /* there may be fewer than asked for */
+            NAME(forward)(g, omp_get_thread_num());
+            if (g->backward) NAME(backward)(g, omp_get_thread_num());
+        }
+#else
+        g->threads = 1;
+        NAME(divide)(g);
+        NAME(forward)(g, 0);
+        if (g->backward) NAME(backward)(g, 0);
+#endif
+        NAME(collect)(g, starts, starts + n);
+    }
+    free(units), free(starts);
+    return 0;
+}

@@ -1,0 +1,49 @@
+/* Arguments of the fused evaluation of FAENet: shared by fused.c and fused.py, which declares the same structures. */
+#ifndef FAENET_FUSED_H
+#define FAENET_FUSED_H
+#include <stdint.h>
+
+/* Weights, row-major; every width is a multiple of the panel width, filled with zeros. */
+typedef struct {
+    int64_t hidden, filters, directional, feed_forward, output, layers, intervals, power;
+    double cutoff, message_scale, output_bias;
+    const float *atom_states;      /* [kinds, hidden] embedding of each kind of atom */
+    const float *direction_weight; /* [3, directional] */
+    const float *direction_bias;   /* [directional] */
+    const float *radial;           /* [intervals + 1, 2, filters] value and slope × spacing of the radial part */
+    const float *edge_weight;      /* [filters, directional] */
+    const float *filter_weight;    /* [layers, filters, filters] */
+    const float *node_weight;      /* [layers, 3 filters, hidden]: centre, neighbor, source */
+    const float *node_bias;        /* [layers, 3 filters] */
+    const float *up_weight;        /* [layers, hidden, filters] */
+    const float *up_bias;          /* [layers, hidden] */
+    const float *in_weight;        /* [layers, feed_forward, hidden] */
+    const float *in_bias;          /* [layers, feed_forward] */
+    const float *out_weight;       /* [layers, hidden, feed_forward] */
+    const float *out_bias;         /* [layers, hidden] */
+    const float *output_weight;    /* [output, hidden] */
+    const float *output_hidden_bias; /* [output] */
+    const float *energy_weight;    /* [output] */
+    const float *mixing;           /* [layers + 1] */
+} Weights;
+
+/* A batch of structures with their frames, and where results go. */
+typedef struct {
+    int64_t n_graphs, n_frames, share_inverse, edges_per_group, threads;
+    const int64_t *atom_start;    /* [n_graphs + 1] */
+    const int64_t *edge_start;    /* [n_graphs + 1] */
+    const int64_t *kind;          /* [n_atoms] row of atom_states */
+    const int64_t *centre;        /* [n_edges], ascending */
+    const int64_t *neighbor;      /* [n_edges] */
+    const double *vectors;        /* [n_edges, 3] */
+    const int64_t *frame_start;   /* [n_graphs + 1] */
+    const double *rotation;       /* [n_frames, 3, 3] */
+    const double *seed;           /* [n_frames] derivative of the result with respect to each frame's energy */
+    double *node_energy;          /* [n_nodes], frame after frame */
+    float *features;              /* [n_nodes, output] mixed last-layer features, or NULL */
+    double *grad_vectors;         /* [n_edges, 3], or NULL for energies alone */
+    double *grad_rotation;        /* [n_frames, 3, 3]; with share_inverse at the first frame of two inverse ones */
+    double *grad_copies;          /* [n_edge_copies, 3] by frame, or NULL; not with share_inverse */
+} Batch;
+
+#endif

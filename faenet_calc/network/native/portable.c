@@ -1,0 +1,10 @@
+/* fused.c and messages.c for portable. */
+#define NAME(name) name##_portable
+#define LANES 4
+#define ROWS 6
+#include "fused.c"
+#define REAL float
+#include "messages.c"
+#undef REAL
+#define REAL double
+#include "messages.c"
