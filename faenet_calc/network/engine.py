@@ -25,7 +25,7 @@ INTERVALS = 1024
 EDGES_PER_GROUP = 2000
 """Edges per thread that are evaluated together if a frame has fewer; they fit into the cache."""
 
-_KEPT_WORKSPACE = 1 << 28  # bytes
+_KEPT_WORKSPACE = 1 << 28  # bytes; larger ones are returned to the system
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,7 +200,8 @@ class Engine:
             **{name: None if array is None else array.data_ptr() for name, array in (inputs | outputs).items()},
         )
         workspace = _workspaces.of_size(self._memory(self._handle, ctypes.byref(call)))
-        if self._evaluate(self._handle, ctypes.byref(call), workspace):
+        aligned = (workspace.data_ptr() + 63) // 64 * 64
+        if self._evaluate(self._handle, ctypes.byref(call), aligned):
             raise MemoryError("the engine could not allocate its lists of frames")
         return result
 
@@ -210,12 +211,13 @@ class Engine:
         hidden, filters = self._wide(config.hidden_channels), self._wide(config.filters)
         directional, output = self._wide(config.filters // 2), self._wide(config.hidden_channels // 2)
         feed_forward = self._wide(config.feed_forward)
-        embedding, blocks = model.edge_embedding, model.interaction_blocks
+        embedding = model.edge_embedding
+        blocks = [block for block in model.interaction_blocks if isinstance(block, Interaction)]
         assert embedding.lin_e2 is not None and model.mlp_skip_co is not None
         own = embedding.lin_e1.out_features
         node_weights, node_biases, filter_weights = [], [], []
         for block in blocks:
-            assert isinstance(block, Interaction) and isinstance(block.lin_geom, EdgeNodeLinear)
+            assert isinstance(block.lin_geom, EdgeNodeLinear)
             for_edge, for_neighbor, for_centre = block.lin_geom.weight.split(block.lin_geom.widths, dim=1)
             filter_weights.append(_padded(for_edge, filters, filters))
             parts = (for_centre, for_neighbor, block.lin_down.weight)
@@ -289,20 +291,23 @@ def _radial_spline(model: FAENet, width: int) -> Tensor:
         return functional.silu(basis @ inner.t() + inner_bias) @ outer.t() + outer_bias
 
     knots = torch.linspace(0.0, cutoff, INTERVALS + 1, dtype=torch.float64)
-    values, slopes = torch.func.jvp(radial, (knots,), (torch.full_like(knots, cutoff / INTERVALS),))
-    return _padded(torch.stack([values, slopes], dim=1).float(), None, None, width)
+    derivative = torch.func.jvp(radial, (knots,), (torch.full_like(knots, cutoff / INTERVALS),))
+    return _padded(torch.stack(list(derivative), dim=1).float(), None, None, width)
 
 
 class _Workspaces(threading.local):
-    """Memory of each thread, kept between calls so that it is not mapped and cleared by the kernel every time."""
+    """Memory of each thread, kept between calls so that the operating system need not map and clear it every time."""
 
-    kept: Tensor | None = None
+    kept: Tensor = torch.empty(0, dtype=torch.uint8)
 
-    def of_size(self, size: int) -> ctypes.c_void_p:
-        if self.kept is None or self.kept.numel() < size + 64:
-            self.kept = None
-            self.kept = torch.empty(size + size // 4 + 64, dtype=torch.uint8)
-        return ctypes.c_void_p((self.kept.data_ptr() + 63) // 64 * 64)
+    def of_size(self, size: int) -> Tensor:
+        """At least this many bytes, with room for alignment."""
+        if self.kept.numel() >= size + 64:
+            return self.kept
+        new = torch.empty(size + 64, dtype=torch.uint8)
+        if new.numel() <= _KEPT_WORKSPACE:
+            self.kept = new
+        return new
 
 
 _workspaces = _Workspaces()
