@@ -32,8 +32,8 @@ def end_of(start: Atoms, calc: Calculator, optimizer: str, *, watched: bool, fma
         return {"atoms": result.atoms, "converged": result.converged, "steps": result.n_steps}
     atoms = start.copy()
     atoms.calc = calc
-    descent = getattr(ase.optimize, optimizer)(atoms, logfile=None)
-    return {"converged": bool(descent.run(fmax=fmax, steps=steps)), "atoms": atoms, "steps": descent.nsteps}
+    plain = getattr(ase.optimize, optimizer)(atoms, logfile=None)
+    return {"converged": bool(plain.run(fmax=fmax, steps=steps)), "atoms": atoms, "steps": plain.nsteps}
 
 
 def compare(

@@ -19,7 +19,7 @@ from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.graphs.neighbors import NeighborList, VerletList, axis_heights, neighbor_list
 from faenet_calc.graphs.tags import infer_tags, resolve_tags
 
-__all__ = ["infer_tags", "resolve_tags", "to_atoms", "to_batch", "to_graph", "validate"]
+__all__ = ["as_atoms", "infer_tags", "resolve_tags", "to_atoms", "to_batch", "to_graph", "validate"]
 
 MIN_DISTANCE = 0.3  # Å; atoms closer than this are a mistake, not a structure
 _MIN_HEIGHT = 1e-3  # Å; a lattice vector rising less than this out of the plane of the others makes a singular cell
@@ -63,7 +63,7 @@ def to_graph(
         if tags is not None:
             graph = graph.replace(tags=_tag_tensor(tags, graph.n_atoms).to(graph.tags.device))
         return graph.to(device=device, dtype=dtype)
-    atoms = _as_atoms(structure)
+    atoms = as_atoms(structure)
     _check_geometry(atoms)
     if neighbors is None:
         edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, cutoff, max_neighbors=max_neighbors)
@@ -142,7 +142,7 @@ def validate(structure: Any) -> None:
         InputError: For no atoms, NaN or infinite positions or cell, a missing or singular cell in a periodic direction,
             atoms closer than 0.3 Å (periodic images included).
     """
-    atoms = _as_atoms(structure)
+    atoms = as_atoms(structure)
     _check_geometry(atoms)
     _check_overlap(atoms, neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, MIN_DISTANCE))
 
@@ -204,7 +204,12 @@ def _name_atoms(atoms: Atoms, indices: NDArray[np.intp]) -> str:
     return f"atoms {names}" + (f" and {len(indices) - _LISTED} more" if len(indices) > _LISTED else "")
 
 
-def _as_atoms(structure: Any) -> Atoms:
+def as_atoms(structure: Any) -> Atoms:
+    """An ase.Atoms as it is, or a pymatgen structure or molecule converted to one.
+
+    Raises:
+        InputError: For other types and for partially occupied sites.
+    """
     if isinstance(structure, Atoms):
         return structure
     if _is_instance(structure, "pymatgen.core.structure", "SiteCollection"):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ase import Atoms
 from ase.io import read
-from ase.io.formats import UnknownFileTypeError, filetype, parse_filename
+from ase.io.formats import UnknownFileTypeError, filetype, string2index
 
 from faenet_calc.errors import InputError
 from faenet_calc.files import source_for_ase
@@ -64,8 +64,7 @@ def read_structures(paths: str | Path | Iterable[str | Path], *, check: bool = T
 
 
 def _read_file(given: str) -> list[InputStructure]:
-    name, index = (given, None) if Path(given).exists() else parse_filename(given)
-    path = Path(name)
+    path, index = _split_index(given)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "no such file"
         raise InputError(f"{path}: {what}; expected a structure file")
@@ -90,6 +89,18 @@ def _read_file(given: str) -> list[InputStructure]:
         raise InputError(f"{given}: no structure in it")
     alone = len(structures) == 1
     return [InputStructure(atoms=a, path=path, index=n, alone=alone) for n, a in enumerate(structures)]
+
+
+def _split_index(given: str) -> tuple[Path, int | slice | None]:
+    """The file and the index behind its last ``@``; a file that exists by its full name is taken as it is."""
+    name, separator, text = given.rpartition("@")
+    if not separator or Path(given).exists():
+        return Path(given), None
+    try:
+        index = string2index(text)
+    except ValueError:
+        index = text
+    return (Path(given), None) if isinstance(index, str) else (Path(name), index)
 
 
 def _read_pymatgen_json(path: Path) -> list[Atoms] | None:

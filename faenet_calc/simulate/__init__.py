@@ -1,7 +1,7 @@
 """Relaxation and molecular dynamics with any ASE calculator.
 
-In: ASE Atoms and a calculator. Out: relaxed structures, trajectories and result objects. May import ``calculator`` and
-what lies below it.
+In: ASE atoms (or pymatgen structures) and a calculator. Out: relaxed structures, trajectories and result objects.
+May import ``calculator`` and what lies below it.
 """
 
 from faenet_calc.simulate.anomalies import find_anomalies

@@ -1,14 +1,16 @@
-"""What can go wrong with an adsorbate on a slab during a relaxation.
+"""Anomalies of relaxed structures: what a table of energies would hide.
 
     flag            the final structure, compared with the initial one
     dissociated     a bond inside an adsorbate is broken
-    desorbed        a group of adsorbate atoms touches no slab atom
-    reconstructed   a slab atom has left a neighbour, or found a new one that was far away
-    intercalated    an adsorbate atom has slab atoms on all sides
+    desorbed        a group of adsorbate atoms is out of contact with the slab
+    reconstructed   a slab atom has left a neighbor, or approached an atom that was far away
+    intercalated    an adsorbate atom is surrounded by slab atoms
+    overlap         two atoms are closer than any chemical bond, so the energy is an artifact of the model
 
-Distances are measured in sums of covalent radii, x = d / (r_i + r_j): chemical bonds have x ≈ 0.75–1.2 (most: H₂),
-metal contacts 0.9–1.1, second neighbours in fcc 1.37. Broken needs clearly more than bonded, so that an activated bond
-(x ≈ 1.3) raises no flag. Tags say what is what: 0 sub-surface, 1 surface, 2 adsorbate.
+Distances are measured in sums of covalent radii, x = d / (r_i + r_j): chemical bonds have x ≈ 0.75–1.2 (largest: H₂),
+metal contacts 0.9–1.1, second neighbors in fcc 1.37; the shortest known multiple bond, of Cr₂, has 0.60. The threshold
+for a broken bond is well above that for a bond, so that an activated bond (x ≈ 1.3) raises no flag. Tags distinguish
+sub-surface (0), surface (1) and adsorbate (2) atoms.
 """
 
 from dataclasses import dataclass
@@ -21,27 +23,29 @@ from numpy.typing import NDArray
 from faenet_calc.graphs.neighbors import neighbor_list
 from faenet_calc.graphs.tags import ADSORBATE, TagSource, resolve_tags
 
-FLAGS = ("dissociated", "desorbed", "reconstructed", "intercalated")
+FLAGS = ("dissociated", "desorbed", "reconstructed", "intercalated", "overlap")
 
 _BONDED = 1.25  # x below which atoms are bonded
 _BROKEN = 1.5  # x above which a former bond is broken
-_TOUCHING = 1.5  # x below which an adsorbate atom touches the slab
+_TOUCHING = 1.5  # x below which an adsorbate atom is in contact with the slab
 _TOGETHER = 2.0  # x below which adsorbate atoms are one group; includes hydrogen bonds
-_LEFT = 1.3  # times the initial distance: a slab atom has left its neighbour
-_FOUND = 0.7  # times the initial distance: a slab atom has found a new neighbour
-_AROUND = 1.35  # x of slab atoms that count as an adsorbate atom's surroundings
-_ENCLOSED = 0.2  # length of the mean direction to the surroundings below which they are on all sides
+_LEFT = 1.3  # times the initial distance: a slab atom has left its neighbor
+_FOUND = 0.7  # times the initial distance: a slab atom has a new neighbor
+_AROUND = 1.35  # x below which slab atoms count as neighbors of an adsorbate atom
+_ENCLOSED = 0.2  # length of the mean direction to these neighbors below which they surround it
 _MIN_AROUND = 4
+_OVERLAP = 0.6  # x below which atoms of a relaxed structure overlap
+_OVERLAP_IN_MOTION = 0.5  # x below which atoms overlap in molecular dynamics; Cu at 1 TPa has about 0.7
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Pairs:
-    """Edges of one structure, with the same image of each pair measured in another.
+    """Edges of one structure, with the same image of each pair measured in another structure.
 
     Attributes:
-        vector: [n_edges, 3] (Å) in the structure that the edges were found in.
-        x: [n_edges] distance over the sum of covalent radii, there.
-        change: [n_edges] distance there over the distance in the other structure.
+        vector: [n_edges, 3] (Å) in the first structure.
+        x: [n_edges] distance over the sum of covalent radii in the first structure.
+        change: [n_edges] distance in the first structure over the distance in the other one.
     """
 
     centre: NDArray[np.int64]
@@ -69,17 +73,18 @@ class _Pairs:
 
 
 def find_anomalies(initial: Atoms, final: Atoms, *, tags: TagSource = "auto", unwrap: bool = True) -> tuple[str, ...]:
-    """The flags that a relaxation from ``initial`` to ``final`` raises, in the order of `FLAGS`.
+    """Flags raised by a relaxation from ``initial`` to ``final``, in the order of `FLAGS`.
 
-    A structure without adsorbate can only be reconstructed, one without slab only dissociated; bulk raises no flag.
+    Without an adsorbate only ``reconstructed`` and ``overlap`` can be raised, without a slab only ``dissociated`` and
+    ``overlap``, in a bulk crystal only ``overlap``.
 
     Args:
-        initial: Before.
-        final: After, with the same atoms in the same order.
+        initial: The structure before.
+        final: The structure after, with the same atoms in the same order.
         tags: "auto" takes the tags of ``initial``, translating or inferring them where they are not 0, 1, 2; see
             `faenet_calc.graphs.tags.resolve_tags`.
-        unwrap: Atoms of ``final`` may have been wrapped into the cell; take the images nearest to where they were.
-            False follows atoms that travel further than half a cell.
+        unwrap: Atoms of ``final`` may have been wrapped into the cell: use the images nearest to their initial
+            positions. False uses positions as they are, for atoms that travel more than half a cell.
     """
     resolved, _ = resolve_tags(initial, tags)
     if unwrap:
@@ -93,12 +98,24 @@ def find_anomalies(initial: Atoms, final: Atoms, *, tags: TagSource = "auto", un
         "desorbed": adsorbate.any() and slab.any() and _desorbed(after, adsorbate),
         "reconstructed": has_surface and slab.any() and _reconstructed(before, after, slab),
         "intercalated": adsorbate.any() and slab.any() and _intercalated(after, adsorbate),
+        "overlap": bool((after.x < _OVERLAP).any()),
     }
     return tuple(flag for flag in FLAGS if raised[flag])
 
 
+def overlapping_pair(atoms: Atoms) -> tuple[int, int, float] | None:
+    """Two atoms closer than half the sum of their covalent radii, and their distance (Å); None if there are none."""
+    radius = covalent_radii[atoms.numbers]
+    edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, 2 * _OVERLAP_IN_MOTION * float(radius.max()))
+    x = edges.distance / (radius[edges.centre] + radius[edges.neighbor])
+    if len(x) == 0 or x.min() >= _OVERLAP_IN_MOTION:
+        return None
+    nearest = int(x.argmin())
+    return int(edges.centre[nearest]), int(edges.neighbor[nearest]), float(edges.distance[nearest])
+
+
 def _unwrapped(initial: Atoms, final: Atoms) -> Atoms:
-    """The final structure with every atom in the image nearest to its place in the initial one."""
+    """The final structure with every atom in the image nearest to its initial position."""
     if not final.pbc.any():
         return final
     before, after = (atoms.cell.complete().scaled_positions(atoms.positions) for atoms in (initial, final))
@@ -114,9 +131,9 @@ def _dissociated(before: _Pairs, adsorbate: NDArray[np.bool_]) -> bool:
 
 
 def _desorbed(after: _Pairs, adsorbate: NDArray[np.bool_]) -> bool:
-    """Whether a group of adsorbate atoms touches no slab atom.
+    """Whether a group of adsorbate atoms is out of contact with the slab.
 
-    Groups are found by spreading "attached" from the atoms that touch the slab to those together with them.
+    "Attached" spreads from the atoms in contact with the slab through the groups they belong to.
     """
     touching = adsorbate[after.centre] & ~adsorbate[after.neighbor] & (after.x < _TOUCHING)
     together = adsorbate[after.centre] & adsorbate[after.neighbor] & (after.x < _TOGETHER)
@@ -137,7 +154,7 @@ def _reconstructed(before: _Pairs, after: _Pairs, slab: NDArray[np.bool_]) -> bo
 
 
 def _intercalated(after: _Pairs, adsorbate: NDArray[np.bool_]) -> bool:
-    """Whether the unit vectors from an adsorbate atom to the slab atoms around it cancel.
+    """Whether the unit vectors from an adsorbate atom to its slab neighbors cancel.
 
     On a surface they point down; in an octahedral or tetrahedral hole their sum vanishes.
     """

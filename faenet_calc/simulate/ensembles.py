@@ -1,12 +1,12 @@
-"""From the name of an ensemble to an ASE integrator.
+"""Integrators of the ensembles.
 
-ensemble           integrator (ASE)       conserved quantity              goes on exactly after a restart
+ensemble           integrator (ASE)       conserved quantity              restart is exact
 nve                VelocityVerlet         total energy                    yes
 nvt-langevin       Langevin               none                            yes
-nvt-bussi          Bussi                  total energy − heat taken up    yes
-nvt-nose-hoover    NoseHooverChainNVT     that of the extended system     no, the thermostat starts at rest
-npt                IsotropicMTKNPT        that of the extended system     no, thermostat and barostat start at rest
-npt-flexible       MTKNPT                 that of the extended system     no, thermostat and barostat start at rest
+nvt-bussi          Bussi                  total energy − heat absorbed    yes
+nvt-nose-hoover    NoseHooverChainNVT     that of the extended system     no, the thermostat is reset
+npt                IsotropicMTKNPT        that of the extended system     no, thermostat and barostat are reset
+npt-flexible       MTKNPT                 that of the extended system     no, thermostat and barostat are reset
 """
 
 from collections.abc import Callable
@@ -25,16 +25,16 @@ ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt-
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleSettings:
-    """What is held constant, and how tightly.
+    """Ensemble, its thermodynamic variables, and the time constants of thermostat and barostat.
 
     Attributes:
         ensemble: One of `ENSEMBLES`.
-        temperature_K: Of the thermostat and of the first velocities.
+        temperature_K: Of the thermostat and of the initial velocities.
         timestep_fs: Of the integrator.
         pressure_GPa: Of the barostat.
-        thermostat_fs: Time constant of the thermostat (Langevin: one over the friction).
+        thermostat_fs: Time constant of the thermostat (Langevin: inverse of the friction).
         barostat_fs: Time constant of the barostat.
-        seed: Of the first velocities and of stochastic thermostats.
+        seed: Random seed of the initial velocities and of stochastic thermostats.
     """
 
     ensemble: str
@@ -50,36 +50,36 @@ class EnsembleSettings:
             raise InputError(f"ensemble={self.ensemble!r}, expected one of {', '.join(ENSEMBLES)}")
         for name in ("timestep_fs", "thermostat_fs", "barostat_fs"):
             if not getattr(self, name) > 0:
-                raise InputError(f"{name}={getattr(self, name)}, expected more than 0")
+                raise InputError(f"{name}={getattr(self, name)}, expected a positive number")
         if self.temperature_K < 0 or (self.temperature_K == 0 and self.ensemble != "nve"):
-            raise InputError(f"temperature_K={self.temperature_K}, expected more than 0")
+            raise InputError(f"temperature_K={self.temperature_K}, expected a positive number")
         if self.pressure_GPa and not self.ensemble.startswith("npt"):
             raise InputError(f"pressure_GPa={self.pressure_GPa} has no effect with ensemble={self.ensemble!r}; use npt")
 
 
 class StepNoise:
-    """Random numbers that depend on the seed and the number of the step only, so that a restart draws the same."""
+    """Random numbers determined by the seed and the step number, so that a resumed run draws the same ones."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self.at(0)
 
     def at(self, step: int) -> None:
-        """Begin the numbers of a step."""
+        """Start the random numbers of a step."""
         self._generator = np.random.Generator(np.random.Philox(key=self._seed, counter=[0, 0, 0, step]))
 
     def standard_normal(self, size: Any = None) -> Any:
-        """As in numpy."""
+        """See `numpy.random.Generator`."""
         return self._generator.standard_normal(size)
 
     def standard_gamma(self, shape: float) -> Any:
-        """As in numpy."""
+        """See `numpy.random.Generator`."""
         return self._generator.standard_gamma(shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Integrator:
-    """An ASE integrator, its noise, and the quantity (eV) that it conserves (None if there is none)."""
+    """An ASE integrator, its random numbers, and its conserved quantity (eV), if it has one."""
 
     dynamics: Any
     noise: StepNoise
@@ -87,7 +87,7 @@ class Integrator:
 
 
 def build_integrator(atoms: Atoms, settings: EnsembleSettings) -> Integrator:
-    """The integrator of an ensemble for atoms that have a calculator and momenta."""
+    """Build the integrator of an ensemble for atoms with a calculator and momenta."""
     from ase.md.bussi import Bussi
     from ase.md.langevin import Langevin
     from ase.md.verlet import VelocityVerlet
@@ -99,7 +99,7 @@ def build_integrator(atoms: Atoms, settings: EnsembleSettings) -> Integrator:
         dynamics = VelocityVerlet(atoms, step)
         return Integrator(dynamics=dynamics, noise=noise, conserved=atoms.get_total_energy)
     if settings.ensemble == "nvt-langevin":
-        # fixcm=True would not sample the canonical distribution; use the constraint FixCom to hold the centre of mass.
+        # fixcm=True would not sample the canonical distribution; use the constraint FixCom to fix the center of mass.
         dynamics = Langevin(atoms, step, temperature_K=temperature, friction=1 / damping, fixcm=False, rng=noise)
         return Integrator(dynamics=dynamics, noise=noise, conserved=None)
     if settings.ensemble == "nvt-bussi":
@@ -124,14 +124,14 @@ def _extended(atoms: Atoms, settings: EnsembleSettings) -> Any:
     if settings.ensemble == "nvt-nose-hoover":
         if not all(isinstance(constraint, FixAtoms | FixCartesian) for constraint in atoms.constraints):
             raise InputError(
-                "nvt-nose-hoover works with fixed atoms (FixAtoms, FixCartesian) but with no other constraint; use "
+                "nvt-nose-hoover supports fixed atoms (FixAtoms, FixCartesian) but no other constraint; use "
                 "nvt-langevin or nvt-bussi"
             )
         return NoseHooverWithFixedAtoms(atoms, step, temperature_K=temperature, tdamp=damping)
     if atoms.constraints:
-        raise InputError("npt moves every atom with the cell and works without constraints only; use an nvt ensemble")
+        raise InputError("npt scales all atoms with the cell and does not support constraints; use an nvt ensemble")
     if not atoms.pbc.all():
-        raise InputError(f"npt needs a structure periodic in three directions, this one has pbc {atoms.pbc.tolist()}")
+        raise InputError(f"npt needs periodic boundaries in three directions, got pbc {atoms.pbc.tolist()}")
     engine = chains.IsotropicMTKNPT if settings.ensemble == "npt" else chains.MTKNPT
     return engine(
         atoms,
@@ -144,9 +144,9 @@ def _extended(atoms: Atoms, settings: EnsembleSettings) -> Any:
 
 
 def draw_momenta(atoms: Atoms, temperature_kelvin: float, seed: int) -> None:
-    """Give the atoms Maxwell–Boltzmann momenta, p = √(m k_B T) ξ.
+    """Set Maxwell–Boltzmann momenta, p = √(m k_B T) ξ with standard normal ξ.
 
-    The centre of mass is at rest afterwards, unless atoms are fixed; the temperature then fluctuates as it should.
+    The center of mass is at rest unless atoms are fixed. The momenta are not rescaled to the exact temperature.
     """
     masses = atoms.get_masses()
     noise = np.random.default_rng(seed).standard_normal((len(atoms), 3))

@@ -4,42 +4,43 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 from numpy.typing import NDArray
 
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, message_of
 from faenet_calc.graphs.writing import write_structures
 from faenet_calc.progress import progress_bar
 from faenet_calc.simulate.ensembles import EnsembleSettings, Integrator, build_integrator, draw_momenta
-from faenet_calc.simulate.md_record import Drift, Record, fit_drift
+from faenet_calc.simulate.md_log import Drift, MDLog, fit_drift
+from faenet_calc.simulate.stop_conditions import StopConditions, StopLimits
+from faenet_calc.simulate.structures import RUN_ERRORS, starting_atoms, with_stored_results, working_copy
 from faenet_calc.simulate.trajectory import RunTrajectory
-from faenet_calc.simulate.watch import Limits, Watch
-from faenet_calc.simulate.workpiece import RUN_ERRORS, freeze, working_copy
 
 Series = NDArray[np.float64]
 
 
 class MDStoppedWarning(UserWarning):
-    """A run was stopped before its time."""
+    """A run was stopped early."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MDResult:
-    """What a run of molecular dynamics went through. Series have one value per ``interval`` steps of this call.
+    """Result of molecular dynamics. Time series have one entry per ``interval`` steps of this call.
 
     Attributes:
         atoms: The last structure, with momenta, energy and forces.
-        times_fs: [n_records] since the very start.
-        energies: [n_records] potential energy (eV).
-        temperatures: [n_records] (K).
-        conserved: [n_records] (eV) the conserved quantity of the ensemble; None for nvt-langevin, which has none.
-        drift: Of the conserved quantity; None without one or with less than three records.
-        n_steps: Taken since the very start, including those before a resumption.
+        times_fs: [n_entries] (fs) since the start of the run, including the part before a resumption.
+        energies: [n_entries] potential energy (eV).
+        temperatures: [n_entries] (K).
+        conserved: [n_entries] (eV) conserved quantity of the ensemble; None for nvt-langevin, which has none.
+        drift: Of the conserved quantity; None without one or with fewer than three entries.
+        n_steps: Steps since the start of the run, including those before a resumption.
         stopped_because: Why the run ended early; None if it did not.
-        snapshot: File with the structure that made it stop; None without a trajectory to put it beside.
+        snapshot: File beside the trajectory with the structure at which the run was stopped; None without one.
         wall_s: Wall time of this call (s).
     """
 
@@ -56,7 +57,7 @@ class MDResult:
 
 
 def run_md(
-    atoms: Atoms,
+    atoms: Any,
     calc: Calculator | None = None,
     *,
     ensemble: str = "nvt-langevin",
@@ -79,22 +80,29 @@ def run_md(
     max_committee_std: float | None = None,
     check_interval: int = 10,
 ) -> MDResult:
-    """Run molecular dynamics. The atoms given are left as they are; the result has its own.
+    """Run molecular dynamics. The input is not modified; the result has its own atoms.
 
     Momenta of the atoms are kept; if they have none, Maxwell–Boltzmann momenta are drawn.
 
     Args:
-        atoms: Start, with its constraints.
-        calc: Any ASE calculator; None for that of the atoms.
+        atoms: Starting structure with its constraints: ase.Atoms, or a pymatgen structure or molecule.
+        calc: Any ASE calculator; None uses that of the atoms.
         ensemble: nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt (volume) or npt-flexible (volume and shape).
-        steps: To take in all, counted from the first start of the run.
-        thermostat_fs: Time constant of the thermostat (Langevin: one over the friction).
+        steps: Total number of steps, including those before a resumption.
+        thermostat_fs: Time constant of the thermostat (Langevin: inverse of the friction).
         trajectory: A .traj file with a snapshot every ``interval`` steps, in full precision; survives a kill.
-        logfile: One line per ``interval``; "-" for the terminal.
-        seed: Of momenta and stochastic thermostats.
-        resume: Go on from ``trajectory`` if it exists: to the bit in nve, nvt-langevin and nvt-bussi.
-        max_temperature_K: Stop beyond; None for ten times the temperature, at least 3000 K; see `Limits` for the rest.
-        check_interval: Steps between two looks at the limits.
+        logfile: One line per ``interval`` steps; "-" for stdout.
+        progress: Show a progress bar on stderr.
+        seed: Random seed of initial momenta and stochastic thermostats.
+        resume: Continue from ``trajectory`` if it exists; bit-identical in nve, nvt-langevin and nvt-bussi.
+        overwrite: Replace an existing trajectory, once the first structure has been computed.
+        max_temperature_K: Stop above this temperature; None is ten times ``temperature_K``, at least 3000 K. The
+            other limits are described in `StopLimits`.
+        check_interval: Steps between checks of the stop conditions.
+
+    Raises:
+        InputError: An argument is invalid, or the first structure cannot be computed or violates a limit. Later
+            failures stop the run with an `MDStoppedWarning` and ``stopped_because``.
     """
     settings = EnsembleSettings(
         ensemble=ensemble,
@@ -106,27 +114,27 @@ def run_md(
         seed=seed,
     )
     hottest = max(10 * temperature_K, 3000.0) if max_temperature_K is None else max_temperature_K
-    limits = Limits(hottest, max_energy_change, max_frame_std, max_committee_std)
+    limits = StopLimits(hottest, max_energy_change, max_frame_std, max_committee_std)
     if steps < 0 or interval < 1 or check_interval < 1:
         raise InputError(f"{steps=}, {interval=}, {check_interval=}; expected steps >= 0 and intervals >= 1")
-    work = working_copy(atoms, calc)
+    work = working_copy(starting_atoms(atoms), calc)
     with RunTrajectory(trajectory, work, resume=resume, overwrite=overwrite) as snapshots:
         snapshots.restore(work)
-        record = Record(interval=interval, check_interval=check_interval, logfile=logfile)
-        return _Run(work, settings, limits, snapshots, record).go(steps, progress=progress)
+        log = MDLog(interval=interval, check_interval=check_interval, logfile=logfile)
+        return _Run(work, settings, limits, snapshots, log).go(steps, progress=progress)
 
 
 class _Run:
     """One call of `run_md`."""
 
     def __init__(
-        self, work: Atoms, settings: EnsembleSettings, limits: Limits, snapshots: RunTrajectory, record: Record
+        self, work: Atoms, settings: EnsembleSettings, limits: StopLimits, snapshots: RunTrajectory, log: MDLog
     ) -> None:
-        self.work, self.settings, self.snapshots, self.record = work, settings, snapshots, record
+        self.work, self.settings, self.snapshots, self.log = work, settings, snapshots, log
         if not work.has("momenta") or not work.get_momenta().any():
             draw_momenta(work, settings.temperature_K, settings.seed)
-        self.watch = Watch(work, limits)  # the first calculation: raises if the structure cannot be computed
-        reason = self.watch.reason(work)
+        self.stop_conditions = StopConditions(work, limits)  # raises if the first structure cannot be computed
+        reason = self.stop_conditions.reason(work)
         if reason is not None:
             raise InputError(f"molecular dynamics cannot start: {reason}")
         self.integrator: Integrator = build_integrator(work, settings)
@@ -138,11 +146,11 @@ class _Run:
         return int(self.integrator.dynamics.nsteps)
 
     def go(self, steps: int, *, progress: bool) -> MDResult:
-        """Take the steps that are missing, or stop before."""
+        """Take the remaining steps, or stop early."""
         start = time.perf_counter()
-        self._note()
+        self._add_entry()
         if self.snapshots.last is None:
-            self.snapshots.write(freeze(self.work), 0)
+            self.snapshots.write(with_stored_results(self.work), 0)
         reason = None
         with progress_bar(shown=progress, desc="md", unit=" steps", total=steps, initial=self.n_steps) as bar:
             while reason is None and self.n_steps < steps:
@@ -151,11 +159,11 @@ class _Run:
         snapshot = None if reason is None else self._stop(reason)
         return MDResult(
             atoms=self._final(),
-            times_fs=self.record.series("time_fs"),
-            energies=self.record.series("potential"),
-            temperatures=self.record.series("temperature"),
-            conserved=None if self.integrator.conserved is None else self.record.series("conserved"),
-            drift=fit_drift(self.record, len(self.work)),
+            times_fs=self.log.series("time_fs"),
+            energies=self.log.series("potential"),
+            temperatures=self.log.series("temperature"),
+            conserved=None if self.integrator.conserved is None else self.log.series("conserved"),
+            drift=fit_drift(self.log, len(self.work)),
             n_steps=self.n_steps,
             stopped_because=reason,
             snapshot=snapshot,
@@ -163,27 +171,27 @@ class _Run:
         )
 
     def _step(self, steps: int) -> str | None:
-        """One step; why to stop after it, if so."""
+        """Take one step; return why the run must stop, or None."""
         self.integrator.noise.at(self.n_steps)
         try:
             self.integrator.dynamics.run(1)
             last = self.n_steps == steps
-            due = last or self.n_steps % self.record.interval == 0
-            if due or self.n_steps % self.record.check_interval == 0:
-                reason = self.watch.reason(self.work)
+            due = last or self.n_steps % self.log.interval == 0
+            if due or self.n_steps % self.log.check_interval == 0:
+                reason = self.stop_conditions.reason(self.work)
                 if reason is not None:
                     return reason
         except RUN_ERRORS as failure:
             self.failed = True
-            return f"the calculator failed: {type(failure).__name__}: {failure}"
+            return f"the calculator failed: {message_of(failure)}"
         if due:
-            self._note()
-            self.snapshots.write(freeze(self.work), self.n_steps)
+            self._add_entry()
+            self.snapshots.write(with_stored_results(self.work), self.n_steps)
         return None
 
-    def _note(self) -> None:
+    def _add_entry(self) -> None:
         conserved = self.integrator.conserved
-        self.record.add(
+        self.log.add(
             step=self.n_steps,
             time_fs=self.n_steps * self.settings.timestep_fs,
             potential=float(self.work.get_potential_energy()),
@@ -192,11 +200,11 @@ class _Run:
         )
 
     def _final(self) -> Atoms:
-        # After a failure the calculator's results are of an earlier structure.
-        return self.work.copy() if self.failed else freeze(self.work)
+        # After a failure the calculator holds results of an earlier structure.
+        return self.work.copy() if self.failed else with_stored_results(self.work)
 
     def _stop(self, reason: str) -> Path | None:
-        """Save the structure and say why."""
+        """Save the structure and warn."""
         path = None
         if self.snapshots.path is not None:
             path = self.snapshots.path.with_suffix(f".stopped-at-{self.n_steps}.extxyz")

@@ -1,4 +1,4 @@
-"""ASE's Nosé–Hoover chain, made right for slabs with fixed atoms."""
+"""ASE's Nosé–Hoover chain, corrected for fixed atoms."""
 
 import numpy as np
 from ase import Atoms
@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 
 class NoseHooverWithFixedAtoms(NoseHooverChainNVT):
-    """Nosé–Hoover chain dynamics in which fixed atoms neither move nor count.
+    """Nosé–Hoover chain dynamics in which fixed atoms neither move nor count as degrees of freedom.
 
-    ASE's class keeps momenta of its own, which forces on fixed atoms would feed, and its thermostat counts three
-    degrees of freedom for every atom. Both overheat or cool the free atoms and spoil the conserved quantity.
+    ASE's class integrates its own momenta with unconstrained forces, and its thermostat counts three degrees of
+    freedom for every atom. Both change the temperature of the free atoms and break the conserved quantity.
     """
 
     def __init__(self, atoms: Atoms, timestep: float, *, temperature_K: float, tdamp: float) -> None:

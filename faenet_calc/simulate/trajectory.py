@@ -1,12 +1,15 @@
-"""The trajectory of a run: readable after a kill at any moment, and the place to go on from.
+"""Trajectories that survive a kill at any time and can be continued.
 
-ASE appends a snapshot to a ``.traj`` file and counts it only once it is whole, so a killed process leaves a file that
-is short by one snapshot but good. A full disk or a broken copy can still cut a counted snapshot; going on from such a
-file first rewrites its good part, atomically.
+ASE appends a snapshot to a ``.traj`` file and counts it only when it is complete, so a killed process leaves a valid
+file that lacks at most one snapshot. A full disk or a partial copy can truncate a counted snapshot; resuming from such
+a file first rewrites its readable part atomically. The file of an earlier run is replaced only when the new run has
+its first snapshot.
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import numpy as np
 from ase import Atoms
@@ -14,27 +17,33 @@ from ase.io.trajectory import TrajectoryReader, TrajectoryWriter
 
 from faenet_calc.errors import InputError
 from faenet_calc.files import write_atomically
-from faenet_calc.graphs.writing import refuse_existing
+from faenet_calc.graphs.writing import refuse_existing, reserved
 
 STEP = "faenet_calc_step"
 """Key in ``atoms.info`` of a snapshot: the number of steps taken before it."""
 
 
 def read_snapshots(path: str | Path) -> list[Atoms]:
-    """The good snapshots of a trajectory that may be cut."""
+    """The readable snapshots of a trajectory that may be truncated."""
     reader = _open(Path(path))
     if reader is None:
         return []
     with reader:
-        return [reader[n] for n in range(_count_good(reader))]
+        return [reader[n] for n in range(_count_readable(reader))]
 
 
 class RunTrajectory:
-    """Snapshots of one run, written as they come; a context manager.
+    """Snapshots of one run, written as they come; a context manager that reserves the file for this process.
+
+    Args:
+        path: A .traj file; None keeps nothing.
+        atoms: The structure of the run, which a trajectory to resume from must match.
+        resume: Continue an existing trajectory.
+        overwrite: Replace an existing trajectory, once the new run has its first snapshot.
 
     Attributes:
-        path: None keeps nothing.
-        last: The snapshot to go on from, None at the start of a run.
+        path: The file, or None.
+        last: The snapshot to continue from; None at the start of a run.
         n_done: Steps taken before it.
     """
 
@@ -42,53 +51,53 @@ class RunTrajectory:
         self.path = None if path is None else Path(path)
         self.last: Atoms | None = None
         self.n_done = 0
+        self._atoms, self._resume = atoms, resume
         self._writer: TrajectoryWriter | None = None
+        self._stack = ExitStack()
         if self.path is None:
             if resume:
-                raise InputError("resume=True needs the trajectory to go on from")
+                raise InputError("resume=True needs the trajectory to continue from; give trajectory=")
             return
         if self.path.suffix != ".traj":
             raise InputError(
                 f"trajectory={str(path)!r}, expected a name that ends in .traj (ASE's format, which can be appended to "
-                "safely); `ase convert run.traj run.extxyz` makes other formats"
+                "safely); `ase convert run.traj run.extxyz` converts it to other formats"
             )
-        if resume and self.path.exists():
-            self._go_on(atoms)
-        else:
-            refuse_existing(
-                self.path, overwrite=overwrite, hint="resume=True goes on from it and overwrite=True replaces it"
-            )
-            self.path.unlink(missing_ok=True)
+        if not resume:
+            refuse_existing(self.path, overwrite=overwrite, hint="resume=True continues it, overwrite=True replaces it")
 
-    def _go_on(self, atoms: Atoms) -> None:
-        assert self.path is not None
-        reader = _open(self.path)
-        if reader is None:
-            self.path.unlink()
-            return
-        with reader:
-            n_good = _count_good(reader)
-            if n_good == 0:
-                raise InputError(f"{self.path}: none of its {len(reader)} snapshots is whole; remove it to start again")
-            last = reader[n_good - 1]
-            _same_system(self.path, atoms, last)
-            if n_good < len(reader):
-                _rewrite(self.path, reader, n_good)
-        self.last, self.n_done = last, int(last.info.get(STEP, n_good - 1))
-
-    def __enter__(self) -> "RunTrajectory":
+    def __enter__(self) -> Self:
         if self.path is not None:
-            self._writer = TrajectoryWriter(self.path, mode="a")
+            with self._stack:
+                self._stack.enter_context(reserved(self.path))
+                if self._resume and self.path.exists():
+                    self._read_last(self.path)
+                self._stack = self._stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        with self._stack:
+            if self._writer is not None:
+                self._writer.close()
+
+    def _read_last(self, path: Path) -> None:
+        reader = _open(path)
+        if reader is None:
+            return
+        with reader:
+            n_readable = _count_readable(reader)
+            if n_readable == 0:
+                raise InputError(f"{path}: none of its {len(reader)} snapshots is readable; remove it to start again")
+            last = reader[n_readable - 1]
+            _check_same_system(path, self._atoms, last)
+            if n_readable < len(reader):
+                write_atomically(path, lambda temporary: _copy(reader, n_readable, temporary))
+        self.last, self.n_done = last, int(last.info.get(STEP, n_readable - 1))
 
     def restore(self, atoms: Atoms) -> None:
-        """Put the atoms where the last snapshot was, to the bit."""
+        """Set the atoms to the last snapshot, bit for bit."""
         if self.last is None:
             return
         atoms.cell = self.last.cell
@@ -97,22 +106,29 @@ class RunTrajectory:
             atoms.set_array("momenta", self.last.get_momenta(), float, (3,))
 
     def write(self, snapshot: Atoms, step: int) -> None:
-        """Append a snapshot."""
-        if self._writer is not None:
-            snapshot.info[STEP] = step
+        """Append a snapshot; the first one of a run replaces the file."""
+        if self.path is None:
+            return
+        snapshot.info[STEP] = step
+        if self._writer is None and self.last is None:
+            write_atomically(self.path, lambda temporary: _copy([snapshot], 1, temporary))
+            self._writer = TrajectoryWriter(self.path, mode="a")
+        else:
+            if self._writer is None:
+                self._writer = TrajectoryWriter(self.path, mode="a")
             self._writer.write(snapshot)
-            del snapshot.info[STEP]
+        del snapshot.info[STEP]
 
 
 def _open(path: Path) -> TrajectoryReader | None:
-    """A reader, or None for a file that was made but never got its first snapshot."""
-    if path.stat().st_size < 56:  # bytes of the file's header
+    """A reader, or None for a file without any snapshot."""
+    if path.stat().st_size < 56:  # bytes of the header
         return None
     try:
         reader = TrajectoryReader(path)
     except Exception as error:
-        # Whatever the bytes do to the reader, the file is not a trajectory that can be used.
-        if _holds_nothing(path):
+        # Whatever error the bytes cause in the reader, the file is not a usable trajectory.
+        if _is_empty(path):
             return None
         raise InputError(f"{path} is not a readable ASE trajectory ({error}); remove it to start again") from error
     if len(reader) == 0:
@@ -121,35 +137,32 @@ def _open(path: Path) -> TrajectoryReader | None:
     return reader
 
 
-def _holds_nothing(path: Path) -> bool:
+def _is_empty(path: Path) -> bool:
     header = path.read_bytes()[:40]
     return header.startswith(b"- of UlmASE-Trajectory") and int(np.frombuffer(header[32:40], "<i8")[0]) == 0
 
 
-def _count_good(reader: TrajectoryReader) -> int:
-    """Snapshots up to the last one that can be read."""
+def _count_readable(reader: TrajectoryReader) -> int:
+    """Number of snapshots up to the last readable one."""
     for n in range(len(reader), 0, -1):
         try:
             atoms = reader[n - 1]
-        except Exception:  # a cut snapshot fails wherever its bytes end
+        except Exception:  # a truncated snapshot fails wherever its bytes end
             continue
         if np.isfinite(atoms.positions).all():
             return n
     return 0
 
 
-def _rewrite(path: Path, reader: TrajectoryReader, n_good: int) -> None:
-    def copy(temporary: Path) -> None:
-        with TrajectoryWriter(temporary, mode="w") as writer:
-            for n in range(n_good):
-                writer.write(reader[n])
-
-    write_atomically(path, copy)
+def _copy(snapshots: TrajectoryReader | list[Atoms], n: int, path: Path) -> None:
+    with TrajectoryWriter(path, mode="w") as writer:
+        for index in range(n):
+            writer.write(snapshots[index])
 
 
-def _same_system(path: Path, atoms: Atoms, snapshot: Atoms) -> None:
+def _check_same_system(path: Path, atoms: Atoms, snapshot: Atoms) -> None:
     if not (np.array_equal(atoms.numbers, snapshot.numbers) and np.array_equal(atoms.pbc, snapshot.pbc)):
         raise InputError(
-            f"{path} is of {snapshot.symbols} with pbc {snapshot.pbc.tolist()}, not of {atoms.symbols} with pbc "
-            f"{atoms.pbc.tolist()} in this order of atoms; choose another trajectory or overwrite it"
+            f"{path} is a trajectory of {snapshot.symbols} with pbc {snapshot.pbc.tolist()}, not of {atoms.symbols} "
+            f"with pbc {atoms.pbc.tolist()} in this order of atoms; choose another trajectory or overwrite it"
         )

@@ -139,6 +139,31 @@ def test_tags_of_ase_builders_are_understood():
     assert find_anomalies(slab, moved(slab, [C, O_], [0, 0, 4.0])) == ("desorbed",)
 
 
+@pytest.mark.parametrize(
+    ("height", "flags"),
+    # O on Cu: the sum of covalent radii is 1.98 Å, a real bond 1.8 Å; models without repulsion ended at 0.92–1.06 Å.
+    [(1.8, ()), (1.3, ()), (1.06, ("overlap",)), (0.92, ("overlap",))],
+)
+def test_overlap(height, flags):
+    slab = fcc111("Cu", (3, 3, 4), vacuum=8.0)
+    add_adsorbate(slab, "O", 1.8, "ontop")
+    final = slab.copy()
+    final.positions[-1, 2] += height - 1.8
+    assert find_anomalies(slab, final) == flags
+
+
+def test_overlap_in_any_kind_of_structure():
+    fused = bulk("Cu", a=1.6)  # one atom, 1.13 Å from its own images
+    assert find_anomalies(fused, fused) == ("overlap",)
+    assert find_anomalies(bulk("Cu", a=3.0), bulk("Cu", a=3.0)) == ()  # 30 GPa and more
+    co = molecule("CO")
+    assert find_anomalies(co, moved(co, 0, [0, 0, -0.35])) == ("overlap",)
+    for name in ("H2", "N2", "CO", "C2H2", "HCN"):
+        assert find_anomalies(molecule(name), molecule(name)) == ()
+    chromium = Atoms("Cr2", [[0, 0, 0], [0, 0, 1.68]])  # the shortest bond between metal atoms
+    assert find_anomalies(chromium, chromium) == ()
+
+
 def test_bulk_raises_no_flag_and_a_molecule_only_dissociates():
     cubic = bulk("Cu", cubic=True)
     assert find_anomalies(cubic, moved(cubic, 0, [1.5, 0, 0])) == ()

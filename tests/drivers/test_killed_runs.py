@@ -162,7 +162,7 @@ def test_other_files_are_not_taken_for_trajectories(slab, tmp_path):
 def test_trajectories_of_other_systems_are_refused(slab, tmp_path):
     path = tmp_path / "run.traj"
     relax(molecule("CO"), EMT(), steps=1, trajectory=path)
-    with pytest.raises(InputError, match=r"is of .* not of"):
+    with pytest.raises(InputError, match=r"is a trajectory of .* not of"):
         relax(slab, EMT(), trajectory=path, resume=True)
 
 

@@ -8,11 +8,12 @@ from ase.calculators.calculator import all_changes
 from ase.calculators.emt import EMT
 from ase.constraints import FixAtoms, FixBondLengths
 from ase.io import read
+from pymatgen.io.ase import AseAtomsAdaptor
 
 from faenet_calc.errors import InputError
 from faenet_calc.simulate import MDStoppedWarning, run_md
 from faenet_calc.simulate.ensembles import ENSEMBLES, draw_momenta
-from faenet_calc.simulate.md_record import Record, fit_drift
+from faenet_calc.simulate.md_log import MDLog, fit_drift
 
 
 def spheres(n: int = 3) -> Atoms:
@@ -105,11 +106,11 @@ def test_npt_reaches_the_pressure():
         barostat_fs=200.0,
     )
     assert result.atoms.get_volume() < 0.96 * atoms.get_volume()
-    with pytest.raises(InputError, match="without constraints only"):
+    with pytest.raises(InputError, match="does not support constraints"):
         fixed = atoms.copy()
         fixed.set_constraint(FixAtoms([0]))
         run_md(fixed, EMT(), ensemble="npt")
-    with pytest.raises(InputError, match="periodic in three directions"):
+    with pytest.raises(InputError, match="periodic boundaries in three directions"):
         run_md(molecule("CO"), EMT(), ensemble="npt")
 
 
@@ -141,14 +142,14 @@ def test_momenta_of_the_atoms_are_kept(crystal):
 
 
 def test_drift_of_a_known_line():
-    record = Record(interval=1, check_interval=1)
+    log = MDLog(interval=1, check_interval=1)
     wiggle = 0.002 * np.array([1, -1, -1, 1] * 25)
     for n in range(100):
-        record.add(step=n, time_fs=10.0 * n, potential=0.0, temperature=0.0, conserved=5 + 0.003 * 0.01 * n + wiggle[n])
-    drift = fit_drift(record, n_atoms=2)
+        log.add(step=n, time_fs=10.0 * n, potential=0.0, temperature=0.0, conserved=5 + 0.003 * 0.01 * n + wiggle[n])
+    drift = fit_drift(log, n_atoms=2)
     assert drift.meV_per_atom_ps == pytest.approx(1.5, rel=0.05)
     assert drift.std_meV_per_atom == pytest.approx(1.0, rel=0.01)
-    assert fit_drift(Record(interval=1, check_interval=1), 2) is None
+    assert fit_drift(MDLog(interval=1, check_interval=1), 2) is None
 
 
 def test_small_steps_conserve_and_large_ones_do_not(crystal):
@@ -157,6 +158,27 @@ def test_small_steps_conserve_and_large_ones_do_not(crystal):
         for dt in (2.0, 20.0)
     ]
     assert drifts[0].std_meV_per_atom < 0.5 < drifts[1].std_meV_per_atom
+
+
+def test_pymatgen_structures(crystal):
+    structure = AseAtomsAdaptor.get_structure(crystal)
+    result = run_md(structure, EMT(), ensemble="nve", steps=5)
+    expected = run_md(AseAtomsAdaptor.get_atoms(structure), EMT(), ensemble="nve", steps=5)
+    assert isinstance(result.atoms, Atoms) and np.allclose(result.atoms.positions, expected.atoms.positions)
+
+
+def test_a_trajectory_is_kept_until_the_new_run_has_started(crystal, tmp_path):
+    path = tmp_path / "run.traj"
+    run_md(crystal, EMT(), steps=10, trajectory=path)
+    content = path.read_bytes()
+    hot = crystal.copy()
+    hot.set_momenta(np.full((4, 3), 50.0) * [[1], [-1], [1], [-1]])
+    for atoms, arguments in ((hot, {}), (crystal, {"ensemble": "npt", "max_committee_std": 1.0})):
+        with pytest.raises(InputError):
+            run_md(atoms, EMT(), steps=10, trajectory=path, overwrite=True, **arguments)
+        assert path.read_bytes() == content
+    run_md(crystal, EMT(), steps=20, trajectory=path, overwrite=True)
+    assert len(read(path, ":")) == 3, "the test above can fail"
 
 
 def test_log(crystal, tmp_path):
@@ -212,7 +234,7 @@ class Poisoned(EMT):
         (Poisoned("nan"), {}, "not finite"),
         (Poisoned("kick"), {}, "temperature exploded"),
         (Poisoned("hole"), {}, r"potential energy exploded: -2\d\d\.\d+ eV/atom"),
-        (Poisoned("error"), {}, "calculator failed: InputError: the model returned NaN for Cu0"),
+        (Poisoned("error"), {}, "calculator failed: the model returned NaN for Cu0"),
         (Poisoned("pull", 5), {"max_temperature_K": 1e9, "max_energy_change": 1e9, "check_interval": 1}, "overlap"),
         (Spread(), {"max_frame_std": 0.2}, r"spread over frames of the force on atom 2 \(Cu\) .* max_frame_std=0.2"),
         (Spread(), {"max_committee_std": 0.2}, "committee spread .* max_committee_std=0.2"),
@@ -252,7 +274,7 @@ def test_overlapping_atoms_cannot_start():
     ("arguments", "words"),
     [
         ({"ensemble": "nvt"}, "expected one of nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt, npt-flexible"),
-        ({"timestep_fs": 0.0}, "timestep_fs=0.0, expected more than 0"),
+        ({"timestep_fs": 0.0}, "timestep_fs=0.0, expected a positive number"),
         ({"temperature_K": -1.0}, "temperature_K=-1.0"),
         ({"steps": -1}, "steps >= 0"),
         ({"interval": 0}, "intervals >= 1"),

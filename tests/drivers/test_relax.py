@@ -9,10 +9,20 @@ from ase.calculators.emt import EMT
 from ase.filters import FrechetCellFilter
 from ase.io import read
 from ase.optimize import BFGS
+from pymatgen.core import Molecule
+from pymatgen.io.ase import AseAtomsAdaptor
+from scipy.linalg import expm, logm
 
 from faenet_calc.errors import InputError
+from faenet_calc.graphs.writing import reserved
 from faenet_calc.simulate import relax
+from faenet_calc.simulate.cell_filter import matrix_logarithm
 from faenet_calc.simulate.relax import OPTIMIZERS
+
+
+def skewed(c):
+    """A matrix with the eigenvalues 1, 1 and 2 and eigenvectors that differ by c."""
+    return np.array([[1 - 1 / c, 1 / c, 0], [-(1 + c) / c, 2 + 1 / c, 0], [0, 0, 1]])
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +88,16 @@ def test_the_cell_relaxes(crystal):
     assert -pressed.atoms.get_stress()[:3].mean() / 0.0062415 == pytest.approx(10.0, rel=0.02)
 
 
+def test_rounding_errors_of_the_matrix_logarithm_are_no_warning():
+    with pytest.warns(RuntimeWarning, match="logm result may be inaccurate"):
+        logm(skewed(1e-3))
+    result = matrix_logarithm(skewed(1e-3))
+    assert np.abs(expm(result) - skewed(1e-3)).max() < 1e-8 * 1000
+    for wrong in (skewed(1e-4), np.diag([1.0, 1.0, -1.0])):
+        with pytest.raises(ArithmeticError, match="no accurate logarithm"):
+            matrix_logarithm(wrong)
+
+
 def test_only_periodic_directions_of_the_cell_relax():
     slab = fcc111("Cu", (1, 1, 3), a=3.7, vacuum=8.0)
     slab.pbc = [True, True, False]
@@ -101,11 +121,50 @@ def test_an_existing_trajectory_is_refused_or_replaced(slab, tmp_path):
     path = tmp_path / "run.traj"
     relax(slab, EMT(), steps=2, trajectory=path)
     content = path.read_bytes()
-    with pytest.raises(InputError, match=r"run\.traj exists; resume=True goes on from it and overwrite=True"):
+    with pytest.raises(InputError, match=r"run\.traj exists; resume=True continues it, overwrite=True replaces it"):
         relax(slab, EMT(), steps=2, trajectory=path)
     assert path.read_bytes() == content
     relax(slab, EMT(), steps=4, trajectory=path, overwrite=True)
     assert len(read(path, ":")) == 5
+
+
+@pytest.mark.parametrize("how", ["failing", "wrong arguments"])
+def test_a_trajectory_is_kept_until_the_new_run_has_started(slab, tmp_path, how):
+    path = tmp_path / "run.traj"
+    relax(slab, EMT(), steps=2, trajectory=path)
+    content = path.read_bytes()
+    with pytest.raises(InputError):
+        if how == "failing":
+            relax(slab, Failing(0, "raise"), trajectory=path, overwrite=True)
+        else:
+            relax(slab, EMT(), trajectory=path, overwrite=True, pressure_GPa=1.0)
+    assert path.read_bytes() == content
+    relax(slab, EMT(), steps=1, trajectory=path, overwrite=True)
+    assert len(read(path, ":")) == 2, "the test above can fail"
+
+
+def test_a_trajectory_is_written_by_one_run_at_a_time(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    with reserved(path), pytest.raises(InputError, match=r"run\.traj is being written by another process"):
+        relax(slab, EMT(), steps=1, trajectory=path)
+    relax(slab, EMT(), steps=1, trajectory=path)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.traj"], "a lock file was left"
+
+
+def test_pymatgen_structures(slab, reference):
+    structure = AseAtomsAdaptor.get_structure(slab)
+    free = [bool(tag < 2) for tag in slab.get_tags()]
+    structure.add_site_property("selective_dynamics", [[flag] * 3 for flag in free])
+    result = relax(structure, EMT(), fmax=0.005)
+    assert isinstance(result.atoms, Atoms) and result.converged
+    assert result.energy == pytest.approx(reference.get_potential_energy(), abs=1e-3)
+    moved = np.linalg.norm(result.atoms.positions - structure.cart_coords, axis=1)
+    assert (moved[~np.array(free)] == 0).all() and moved[-1] > 0, "fixed sites stay"
+    structure.remove_site_property("selective_dynamics")
+    relaxed = relax(structure, EMT(), fmax=0.005).atoms.positions
+    assert np.abs(relaxed - structure.cart_coords)[~np.array(free)].max() > 0.01, "the test above can fail"
+    oxygen = relax(Molecule(["O", "O"], [[0, 0, 0], [0, 0, 1.4]]), EMT(), fmax=0.01)
+    assert oxygen.converged and not oxygen.atoms.pbc.any()
 
 
 class Failing(EMT):
@@ -148,12 +207,12 @@ def test_a_failure_at_the_start_is_raised(slab):
         ({"optimizer": "LBFSG"}, r"'LBFSG' is unknown \(did you mean LBFGS\?\); choose from BFGS, .*MDMin"),
         (
             {"optimizer_options": {"restart": "h.json"}},
-            "has restart, which relax.. sees to itself; use its trajectory=",
+            "has restart, which relax.. sets itself; use its trajectory=",
         ),
         ({"fmax": 0.0}, "expected fmax > 0"),
         ({"steps": -1}, "steps >= 0"),
         ({"relax_cell": [True, False]}, "six"),
-        ({"pressure_GPa": 1.0}, "without relax_cell"),
+        ({"pressure_GPa": 1.0}, "no effect without relax_cell"),
         ({"resume": True}, "needs the trajectory"),
         ({"trajectory": "run.extxyz"}, r"ends in \.traj"),
         ({"trajectory": "absent/run.traj"}, "folder absent does not exist"),
@@ -167,7 +226,7 @@ def test_wrong_arguments(slab, arguments, words):
 def test_wrong_structures(slab):
     with pytest.raises(InputError, match="no atoms"):
         relax(Atoms(), EMT())
-    with pytest.raises(InputError, match=r"expected ase\.Atoms"):
+    with pytest.raises(InputError, match=r"type builtins\.list came; expected ase\.Atoms, a pymatgen Structure"):
         relax([slab], EMT())
     with pytest.raises(InputError, match="expected an ASE calculator"):
         relax(slab)

@@ -326,7 +326,7 @@ def test_md_stops_with_a_message_and_a_snapshot(files, model):
 def test_md_watches_the_committee(files, committee):
     limit = ("--max-committee-std", "1e-6", "--steps", "5")
     result = run("md", "-m", committee / "*.safetensors", files / "slab.traj", *limit)
-    assert result.exit_code == 2 and "cannot start: the model is unsure: committee spread" in result.stderr
+    assert result.exit_code == 2 and "cannot start: the model is uncertain: committee spread" in result.stderr
     assert run("md", "-m", committee / "*.safetensors", files / "slab.traj", *limit[2:]).exit_code == 0
 
 

@@ -3,16 +3,19 @@
 import bz2
 import gzip
 import lzma
+import os
+import tempfile
 
 import numpy as np
 import pytest
 from ase.build import bulk, molecule
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read, write
 
 from faenet_calc.errors import InputError
 from faenet_calc.graphs import writing
 from faenet_calc.graphs.reading import read_structures
-from faenet_calc.graphs.writing import write_structures
+from faenet_calc.graphs.writing import LossyFormatWarning, reserved, write_structures
 
 
 @pytest.fixture
@@ -60,6 +63,17 @@ def _recording(seek, calls):
     return recorded
 
 
+def test_an_at_sign_in_a_file_name_is_no_index_if_the_file_exists(three, tmp_path):
+    for name in ("run@2.extxyz", "T@300K.extxyz", "a@1"):
+        path = tmp_path / name
+        write(path, [bulk("Cu", a=a) for a in (3.5, 3.6)], format="extxyz")
+        assert len(read_structures(path)) == 2
+        assert read_structures(f"{path}@1")[0].atoms.get_volume() == pytest.approx(3.6**3 / 4)
+    assert len(read_structures(f"{three}@1")) == 1, "the index still works"
+    with pytest.raises(InputError, match=r"absent@home\.extxyz: no such file"):
+        read_structures(tmp_path / "absent@home.extxyz")
+
+
 def test_an_index_out_of_range_names_the_file(three):
     with pytest.raises(InputError, match=r"three\.extxyz"):
         read_structures(f"{three}@7")
@@ -104,3 +118,58 @@ def test_existing_files_need_permission(three):
 def test_formats(tmp_path, name):
     write_structures(tmp_path / name, [bulk("Cu", cubic=True)])
     assert len(read(tmp_path / name)) == 4
+
+
+def with_energy(atoms):
+    atoms.calc = SinglePointCalculator(atoms, energy=-1.0, forces=np.zeros((len(atoms), 3)))
+    return atoms
+
+
+@pytest.mark.parametrize("name", ["out.cif", "out.vasp", "out.xsf"])
+def test_formats_without_energies_say_so(tmp_path, name):
+    with pytest.warns(LossyFormatWarning, match=r"out\.\w+: the format \w+ does not hold energies and forces;"):
+        write_structures(tmp_path / name, [with_energy(bulk("Cu"))])
+    assert len(read(tmp_path / name)) == 1
+    write_structures(tmp_path / f"plain-{name}", [bulk("Cu")])  # no energy, no warning
+
+
+@pytest.mark.parametrize("name", ["out.cif", "out.vasp"])
+def test_formats_without_periodicity_say_so(tmp_path, name):
+    slab = bulk("Cu", cubic=True)
+    slab.pbc = [True, True, False]
+    with pytest.warns(LossyFormatWarning, match="periodic boundaries TTF may be read back differently"):
+        write_structures(tmp_path / name, [slab])
+    assert read(tmp_path / name).pbc.all(), "this format keeps the periodicity: no need to warn"
+
+
+@pytest.mark.parametrize("name", ["out.extxyz", "out.traj", "out.json"])
+def test_complete_formats_keep_everything(tmp_path, name):
+    slab = bulk("Cu", cubic=True)
+    slab.pbc = [True, True, False]
+    write_structures(tmp_path / name, [with_energy(slab)])
+    again = read(tmp_path / name)
+    assert again.get_potential_energy() == -1.0 and again.pbc.tolist() == [True, True, False]
+
+
+def test_an_output_is_reserved_for_one_process(tmp_path):
+    path = tmp_path / "out.extxyz"
+    with reserved(path):
+        assert not path.exists()
+        with pytest.raises(InputError, match=r"out\.extxyz is being written by another process; wait"), reserved(path):
+            pass
+    with reserved(path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_write_permission():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        if os.geteuid() == 0:  # root may write everywhere
+            os.seteuid(65534)
+        try:
+            words = r"out\.extxyz cannot be written: Permission denied \(folder .*\)"
+            with pytest.raises(InputError, match=words), reserved(f"{folder}/out.extxyz"):
+                pass
+        finally:
+            os.seteuid(os.getuid())

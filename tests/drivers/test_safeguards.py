@@ -11,8 +11,8 @@ from ase.io import read
 from ase.optimize import BFGS, LBFGS
 
 from faenet_calc.simulate import relax
-from faenet_calc.simulate.descent import CLIMB_EV, PATIENCE, Descent
 from faenet_calc.simulate.relax import OPTIMIZERS
+from faenet_calc.simulate.safeguards import MAX_STIFF_STEPS, UPHILL_LIMIT_EV, SafeguardedOptimizer
 
 
 class Waves(Calculator):
@@ -60,15 +60,15 @@ LEAPS = {"alpha": 0.1, "maxstep": 1.0}  # much too soft: the first step goes as 
 @pytest.mark.parametrize("optimizer", ["BFGS", "LBFGS"])
 def test_steps_far_uphill_are_taken_back(optimizer, tmp_path):
     plain = wanderer(0.2)
-    descent = getattr(ase.optimize, optimizer)(plain, logfile=None, **LEAPS)
-    highest = max(plain.get_potential_energy() for _ in descent.irun(fmax=0.01, steps=100))
+    driver = getattr(ase.optimize, optimizer)(plain, logfile=None, **LEAPS)
+    highest = max(plain.get_potential_energy() for _ in driver.irun(fmax=0.01, steps=100))
     result = relax(
         wanderer(0.2), optimizer=optimizer, fmax=0.01, optimizer_options=LEAPS, trajectory=tmp_path / "run.traj"
     )
     assert result.converged and result.atoms.positions[0, 0] == pytest.approx(0.0, abs=0.02)
     seen = energies(tmp_path / "run.traj")
-    assert seen.max() <= seen[0] + CLIMB_EV < highest, "ASE's own goes higher"
-    assert len(seen) == result.n_steps + 1, "steps taken back count, and have a snapshot"
+    assert seen.max() <= seen[0] + UPHILL_LIMIT_EV < highest, "ASE's own goes higher"
+    assert len(seen) == result.n_steps + 1, "undone steps count, and have a snapshot"
     assert seen[1] == seen[0], "of the structure that was returned to"
 
 
@@ -82,14 +82,14 @@ def test_the_return_is_to_the_lowest_structure_on_the_way():
             self.optimizable.set_x(x)
 
     atoms, seen = wanderer(1.0), []
-    descent = Descent(lambda: Leaping(atoms, logfile=None), atoms)
-    for _ in descent.irun(fmax=0.01, steps=4):
+    driver = SafeguardedOptimizer(lambda: Leaping(atoms, logfile=None), atoms)
+    for _ in driver.irun(fmax=0.01, steps=4):
         seen.append(atoms.positions[0, 0])
-    assert seen == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.7]) and descent.n_returns == 1
+    assert seen == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.7]) and driver.n_undone == 1
 
 
 def test_limits_recover_with_a_new_lowest_energy():
-    """A creeping optimiser is not held back for the rest of a run by one short step that was taken back."""
+    """A creeping optimiser is not held back for the rest of a run by one short step that was undone."""
     steps = iter([-0.01, 0.2, *[-0.01] * 10])
 
     class Told(BFGS):
@@ -100,17 +100,17 @@ def test_limits_recover_with_a_new_lowest_energy():
             limits.append(self.maxstep)
 
     atoms, limits = wanderer(1.5), []
-    descent = Descent(lambda: Told(atoms, logfile=None), atoms)
-    for _ in descent.irun(fmax=0.01, steps=8):
+    driver = SafeguardedOptimizer(lambda: Told(atoms, logfile=None), atoms)
+    for _ in driver.irun(fmax=0.01, steps=8):
         pass
-    assert descent.n_returns == 1 and limits[:2] == [0.2, 0.2]
+    assert driver.n_undone == 1 and limits[:2] == [0.2, 0.2]
     assert limits[2] == pytest.approx(0.1) and limits[-1] == 0.2
 
 
 def test_what_was_taken_back_is_in_the_log(tmp_path):
     method = {"optimizer": "BFGS", "optimizer_options": LEAPS, "fmax": 0.01, "logfile": tmp_path / "run.log"}
     relax(wanderer(0.2), **method)
-    assert "step 1 is taken back, to 0.019933 eV" in (tmp_path / "run.log").read_text()
+    assert "step 1 undone, back to 0.019933 eV" in (tmp_path / "run.log").read_text()
 
 
 def test_a_calculator_without_free_energy_relaxes_a_cell(crystal):
@@ -151,7 +151,7 @@ def test_a_cell_returns_too(crystal):
     method = {"relax_cell": True, "optimizer": "BFGS", "fmax": 0.003}
     result = relax(crystal, EMT(), optimizer_options=LEAPS, **method)
     healthy = relax(crystal, EMT(), **method)
-    assert highest > start + CLIMB_EV
+    assert highest > start + UPHILL_LIMIT_EV
     assert result.converged and result.energy == pytest.approx(healthy.energy, abs=1e-4)
     assert result.atoms.cell.lengths() == pytest.approx(healthy.atoms.cell.lengths(), abs=0.01)
 
@@ -160,7 +160,7 @@ def test_forces_that_lead_uphill_for_good_are_followed():
     """As of models whose forces are not the gradient of their energy."""
     uphill = Waves(tilt=-2.0)  # on the way from 2 to 0 the energy rises by 4 − (1 − cos 2) eV
     top = uphill.get_potential_energy(wanderer(0.0)) - uphill.get_potential_energy(wanderer(2.0))
-    assert top > 20 * CLIMB_EV
+    assert top > 20 * UPHILL_LIMIT_EV
     result = relax(wanderer(2.0, uphill), optimizer="BFGS", fmax=0.01)
     assert result.converged and result.atoms.positions[0, 0] == pytest.approx(0.0, abs=0.02)
 
@@ -180,10 +180,10 @@ def test_an_optimizer_that_is_stuck_begins_anew(n_stuck):
         made.append(Stuck if len(made) < n_stuck else BFGS)
         return made[-1](atoms, logfile=None)
 
-    descent = Descent(begin, atoms)
-    assert [*descent.irun(fmax=0.01, steps=100)][-1]
-    assert len(made) == n_stuck + 1 and descent.n_returns == 0
-    assert n_stuck * PATIENCE < descent.nsteps < n_stuck * PATIENCE + 40
+    driver = SafeguardedOptimizer(begin, atoms)
+    assert [*driver.irun(fmax=0.01, steps=100)][-1]
+    assert len(made) == n_stuck + 1 and driver.n_undone == 0
+    assert n_stuck * MAX_STIFF_STEPS < driver.nsteps < n_stuck * MAX_STIFF_STEPS + 40
     alone = wanderer(2.0)
     assert not Stuck(alone, logfile=None).run(fmax=0.01, steps=100), "it would not have moved by itself"
 

@@ -1,4 +1,4 @@
-"""What a run of molecular dynamics writes down, and the drift of its conserved quantity."""
+"""Time series of molecular dynamics, their log file, and the drift of the conserved quantity."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ _HEADER = f"{'step':>10} {'time/ps':>12} {'E_pot/eV':>16} {'T/K':>10} {'conserve
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A straight line through the conserved quantity of an ensemble.
+    """Linear fit to the conserved quantity of an ensemble.
 
     Attributes:
         meV_per_atom_ps: Slope.
-        std_meV_per_atom: Standard deviation from the line.
+        std_meV_per_atom: Standard deviation of the residuals.
     """
 
     meV_per_atom_ps: float
@@ -25,14 +25,14 @@ class Drift:
 
 
 @dataclass(kw_only=True, eq=False)
-class Record:
-    """Series of a run, one value every ``interval`` steps, and their log file.
+class MDLog:
+    """Time series of a run, with one entry every ``interval`` steps, and their log file.
 
     Attributes:
-        interval: Steps between two records and snapshots.
-        check_interval: Steps between two looks at the limits.
-        logfile: Gets a line per record; "-" is the terminal, None nothing.
-        values: The records one after the other, so that a long run stays small.
+        interval: Steps between entries, and between snapshots of the trajectory.
+        check_interval: Steps between checks of the stop conditions.
+        logfile: Receives one line per entry; "-" is stdout, None writes nothing.
+        values: All entries in one flat array, which keeps long runs small.
     """
 
     interval: int
@@ -41,7 +41,7 @@ class Record:
     values: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, *, step: int, time_fs: float, potential: float, temperature: float, conserved: float) -> None:
-        """Write down one moment."""
+        """Append one entry."""
         if not self.values:
             self._log(_HEADER)
         self.values.extend((time_fs, potential, temperature, conserved))
@@ -49,7 +49,7 @@ class Record:
         self._log(f"{step:10d} {time_fs / 1000:12.4f} {potential:16.8f} {temperature:10.2f} {kept:>18}\n")
 
     def series(self, name: str) -> NDArray[np.float64]:
-        """[n_records] time_fs, potential, temperature or conserved."""
+        """[n_entries] time_fs, potential, temperature or conserved."""
         return np.array(self.values).reshape(-1, len(_COLUMNS))[:, _COLUMNS.index(name)]
 
     def _log(self, line: str) -> None:
@@ -62,9 +62,9 @@ class Record:
             file.write(line)
 
 
-def fit_drift(record: Record, n_atoms: int) -> Drift | None:
-    """The drift of the conserved quantity; None if there is none, or less than three records."""
-    times, values = record.series("time_fs") / 1000, record.series("conserved") * 1000 / n_atoms
+def fit_drift(log: MDLog, n_atoms: int) -> Drift | None:
+    """The drift of the conserved quantity; None without one, or with fewer than three entries."""
+    times, values = log.series("time_fs") / 1000, log.series("conserved") * 1000 / n_atoms
     if len(times) < 3 or not np.isfinite(values).all():
         return None
     times, values = times - times.mean(), values - values.mean()

@@ -1,4 +1,4 @@
-"""When to stop molecular dynamics: what an exploding or extrapolating run looks like."""
+"""Conditions that stop molecular dynamics: runs that explode, or leave what the model knows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,23 +6,20 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
-from ase.data import covalent_radii
 
 from faenet_calc.errors import InputError
-from faenet_calc.graphs.neighbors import neighbor_list
-
-_OVERLAP = 0.5  # times the sum of covalent radii; CO has 0.79, Cu at 1 TPa about 0.7
+from faenet_calc.simulate.anomalies import overlapping_pair
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Beyond which a run is stopped.
+class StopLimits:
+    """Limits beyond which a run is stopped.
 
     Attributes:
         max_temperature_K: Kinetic temperature.
-        max_energy_change: (eV/atom) of the potential energy since the start, up or down.
-        max_frame_std: (eV/Å) largest spread of a force over frames; None does not look.
-        max_committee_std: (eV/Å) largest spread of a force over a committee; None does not look.
+        max_energy_change: (eV/atom) change of the potential energy since the start, up or down.
+        max_frame_std: (eV/Å) largest standard deviation of a force over frames; None disables the check.
+        max_committee_std: (eV/Å) largest standard deviation of a force over a committee; None disables the check.
     """
 
     max_temperature_K: float
@@ -31,10 +28,15 @@ class Limits:
     max_committee_std: float | None = None
 
 
-class Watch:
-    """Looks at a running structure and says why it must stop."""
+class StopConditions:
+    """Checks a running structure against limits.
 
-    def __init__(self, atoms: Atoms, limits: Limits) -> None:
+    Args:
+        atoms: The structure at the start, with its calculator.
+        limits: The limits.
+    """
+
+    def __init__(self, atoms: Atoms, limits: StopLimits) -> None:
         self._limits = limits
         self._start_energy = float(atoms.get_potential_energy())
         self._spreads = [
@@ -47,7 +49,7 @@ class Watch:
         ]
 
     def reason(self, atoms: Atoms) -> str | None:
-        """Why to stop now; None to go on."""
+        """Why the run must stop at this structure; None if it may continue."""
         energy, forces = float(atoms.get_potential_energy()), atoms.get_forces(apply_constraint=False)
         state = (energy, forces, atoms.positions, atoms.get_momenta(), atoms.cell.array)
         if not all(np.isfinite(values).all() for values in state):
@@ -62,7 +64,14 @@ class Watch:
                 f"the potential energy exploded: {change:+.2f} eV/atom since the start, limit "
                 f"{limits.max_energy_change} eV/atom"
             )
-        return _overlap(atoms) or self._too_uncertain(atoms)
+        return self._overlap(atoms) or self._too_uncertain(atoms)
+
+    def _overlap(self, atoms: Atoms) -> str | None:
+        pair = overlapping_pair(atoms)
+        if pair is None:
+            return None
+        i, j, distance = pair
+        return f"atoms overlap: {atoms.symbols[i]}{i} and {atoms.symbols[j]}{j} are {distance:.2f} Å apart"
 
     def _too_uncertain(self, atoms: Atoms) -> str | None:
         for limit, read, what, argument in self._spreads:
@@ -70,24 +79,14 @@ class Watch:
             worst = int(np.argmax(spread))
             if not spread[worst] <= limit:
                 return (
-                    f"the model is unsure: {what} of the force on atom {worst} ({atoms.symbols[worst]}) is "
+                    f"the model is uncertain: {what} of the force on atom {worst} ({atoms.symbols[worst]}) is "
                     f"{spread[worst]:.3f} eV/Å, {argument}={limit}"
                 )
         return None
 
 
-def _overlap(atoms: Atoms) -> str | None:
-    radius = covalent_radii[atoms.numbers]
-    edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, 2 * _OVERLAP * float(radius.max()))
-    allowed = _OVERLAP * (radius[edges.centre] + radius[edges.neighbor])
-    for n in np.flatnonzero(edges.distance < allowed)[:1]:
-        i, j = edges.centre[n], edges.neighbor[n]
-        return f"atoms overlap: {atoms.symbols[i]}{i} and {atoms.symbols[j]}{j} are {edges.distance[n]:.2f} Å apart"
-    return None
-
-
 def _spread_reader(calc: Any, name: str, argument: str) -> Callable[[Atoms], Any]:
-    """A function that gives [n_atoms] spreads (eV/Å) of the forces."""
+    """A function that returns the standard deviations [n_atoms] (eV/Å) of the forces."""
     if name not in getattr(calc, "implemented_properties", ()):
         raise InputError(
             f"{argument} was given, but {type(calc).__name__} has no {name}; "

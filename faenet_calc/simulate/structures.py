@@ -1,0 +1,53 @@
+"""Copies of structures: with a calculator to run on, and with stored results to keep."""
+
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import Calculator, CalculatorError
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixCartesian
+
+from faenet_calc.errors import InputError
+from faenet_calc.graphs.convert import as_atoms
+
+RUN_ERRORS = (InputError, CalculatorError, ArithmeticError, np.linalg.LinAlgError, RuntimeError)
+"""Errors of a calculator or an integrator that end a run at a geometry which cannot be computed."""
+
+_STORED = ("energy", "free_energy", "forces", "stress", "energies")
+
+
+def starting_atoms(structure: Any) -> Atoms:
+    """The ASE atoms of a structure with at least one atom.
+
+    Args:
+        structure: ase.Atoms, returned as it is, or a pymatgen structure or molecule, whose ``selective_dynamics``
+            become constraints.
+    """
+    atoms = as_atoms(structure)
+    if len(atoms) == 0:
+        raise InputError("the structure has no atoms")
+    movable = None if atoms is structure else structure.site_properties.get("selective_dynamics")
+    if movable is not None:
+        atoms.set_constraint([FixCartesian(i, ~np.array(flags)) for i, flags in enumerate(movable) if not all(flags)])
+    return atoms
+
+
+def working_copy(atoms: Atoms, calc: Calculator | None) -> Atoms:
+    """A copy of the atoms with a calculator: the one given, or that of the atoms."""
+    calc = atoms.calc if calc is None else calc
+    if calc is None or not hasattr(calc, "get_property"):
+        raise InputError(f"calc is {calc!r}, expected an ASE calculator, e.g. FAENetCalculator()")
+    work = atoms.copy()
+    work.calc = calc
+    return work
+
+
+def with_stored_results(atoms: Atoms) -> Atoms:
+    """A copy of the atoms that holds the calculator's present results, but not the calculator."""
+    copy = atoms.copy()
+    if atoms.calc is not None:
+        known = getattr(atoms.calc, "results", {})
+        results = {name: known[name] for name in _STORED if known.get(name) is not None}
+        copy.calc = SinglePointCalculator(copy, **results)
+    return copy
