@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from faenet_calc.data.formats import Record, find_files, read_records
-from faenet_calc.data.labels import Labels, labels_of, scalar_keys
+from faenet_calc.data.labels import Labels, labels_of, need_named, scalar_keys
 from faenet_calc.errors import InputError
 from faenet_calc.files import locked, sync_to_disk
 from faenet_calc.graphs.neighbors import axis_heights, neighbor_list
@@ -179,7 +180,7 @@ def _map(path: Path, kind: str, columns: int) -> NDArray[Any]:
 
 def _build(place: Path, records: Iterable[Record], settings: CacheSettings, content: str) -> None:
     n_atoms = n_edges = n_structures = n_info = n_dropped = 0
-    n_labels = dict.fromkeys(("energy", "forces", "stress"), 0)
+    n_labels = Counter({"energy": 0, "forces": 0, "stress": 0})
     first: Record | None = None
     with contextlib.ExitStack() as stack:
         streams = {name: stack.enter_context((place / name).open("wb")) for name in COLUMNS}
@@ -192,8 +193,7 @@ def _build(place: Path, records: Iterable[Record], settings: CacheSettings, cont
             n_atoms, n_edges = n_atoms + len(record.atoms), n_edges + len(row["neighbor"])
             n_structures, n_dropped = n_structures + 1, n_dropped + dropped
             row |= {"atom_end": n_atoms, "edge_end": n_edges, "info_end": n_info}
-            for name in n_labels:
-                n_labels[name] += getattr(labels, name) is not None
+            n_labels.update(labels.present)
             for name, value in row.items():
                 _append(streams[name], value, COLUMNS[name][0])
     if first is None:
@@ -279,10 +279,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _need_labels(n_labels: dict[str, int], first: Record, settings: CacheSettings) -> None:
-    for name, key in (("energy", settings.energy_key), ("forces", settings.forces_key)):
-        if key and not n_labels[name]:
-            available = scalar_keys(first) if name == "energy" else sorted(first.atoms.arrays)
-            raise InputError(f"no structure has {name} under {key!r}; {first} has {', '.join(available) or 'nothing'}")
+    need_named(n_labels, first, energy_key=settings.energy_key, forces_key=settings.forces_key)
     if not any(n_labels.values()):
         raise InputError(
             f"no structure has an energy, forces or a stress; {first} has the numbers "

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from faenet_calc.data.energy_checks import energy_outliers, force_outliers, mixed_energies, references
+from faenet_calc.data.energy_checks import energy_outliers, force_outliers, mixed_energies, mixed_units, references
 from faenet_calc.data.findings import SEVERITIES, DataReport, Finding, Severity, about
-from faenet_calc.data.formats import read_records
-from faenet_calc.data.inspection import Facts, inspect, work_and_rise
+from faenet_calc.data.formats import Record, read_records
+from faenet_calc.data.inspection import Facts, inspect, system_key, work_and_rise
 from faenet_calc.data.manifest import expected_counts, is_manifest, split_of
 from faenet_calc.elements import symbol
 
@@ -24,7 +24,12 @@ Floats = NDArray[np.float64]
 _OVERLAP, _TIGHT = 0.4, 0.6  # distances over sums of covalent radii
 _OVERLAP_DISTANCE = 0.3  # Å, below this no graph is made at prediction time either
 _NET_FORCE, _NET_SHARE = 0.02, 0.05  # eV/Å per atom; share of the largest force
-_FEWEST_STEPS = 10  # between snapshots, to compare forces with energies
+_NET_TORQUE = 0.05  # relative to the sum of |r| |F|
+_FEWEST_STEPS = 10  # between structures, to compare forces with energies
+_SHORT_STEP = 0.3  # Å; longer steps are used only where there are too few short ones
+_ASYMMETRIC = 1e-3  # sum of weighted directions beyond which symmetry does not forbid a force
+_CONSTANT_ENERGY = 1e-9  # eV
+_BOHR_LIKE = (1.5, 2.6)  # nearest distance over the sum of covalent radii; about 1 in Å and 1.9 in Bohr
 _SAME_ENERGY = 1e-3  # eV per atom, equal geometries
 _FREE_ENERGY = 1e-3  # eV per atom
 
@@ -41,15 +46,16 @@ def check_files(
     """Read files once and say what is wrong with them as training data; arguments as for ``open_dataset``."""
     facts: list[Facts] = []
     pairs: list[Floats] = []
-    before = None
+    latest: dict[object, Record] = {}
     for record in read_records(files, trust_pickle=trust_pickle, progress=progress):
         facts.append(inspect(record, cutoff=cutoff, energy_key=energy_key, forces_key=forces_key))
-        if before is not None:
-            pair = work_and_rise(before, record, energy_key=energy_key, forces_key=forces_key)
+        key = system_key(record)
+        if key in latest:
+            pair = work_and_rise(latest[key], record, energy_key=energy_key, forces_key=forces_key)
             pairs += [] if pair is None else [pair]
-        before = record
+        latest[key] = record
     findings = [finding for check in CHECKS for finding in check(facts)] if facts else [_no_structures()]
-    findings += _forces_and_energies(pairs)
+    findings += _forces_and_energies(pairs, n_forces=sum(fact.has_forces for fact in facts))
     findings += _manifest_counts(files, Counter(Path(fact.source) for fact in facts))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     total = sum((fact.composition for fact in facts), np.zeros(119, dtype=np.int64))
@@ -254,6 +260,62 @@ def _forces(facts: Sequence[Facts]) -> Iterator[Finding]:
     )
 
 
+def _torques(facts: Sequence[Facts]) -> Iterator[Finding]:
+    turning = [fact for fact in facts if fact.n_atoms > 2 and fact.net_torque > _NET_TORQUE]
+    yield from about(
+        "net-torque",
+        "error" if 2 * len(turning) > sum(np.isfinite(fact.net_torque) for fact in facts) else "warning",
+        turning,
+        "the forces of a molecule exert a net torque, which no potential can reproduce",
+        "check that forces and atoms are in the same order and orientation",
+    )
+
+
+def _constant(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Labels that do not depend on the geometry."""
+    labelled = [fact for fact in facts if fact.has_forces]
+    zero = [fact for fact in labelled if fact.max_force == 0 and fact.asymmetry > _ASYMMETRIC]
+    yield from about(
+        "zero-forces",
+        "error" if 2 * len(zero) > len(labelled) else "warning",
+        zero,
+        "all forces are exactly zero although symmetry does not require it",
+        "leave the forces out of the file if they were not calculated; otherwise write the calculated ones",
+    )
+    groups: dict[bytes, dict[str, Facts]] = defaultdict(dict)
+    for fact in facts:
+        if fact.fingerprint and np.isfinite(fact.energy):
+            groups[fact.composition.tobytes()][fact.fingerprint] = fact
+    constant = [
+        list(group.values())
+        for group in groups.values()
+        if len(group) > 2 and np.ptp([fact.energy for fact in group.values()]) < _CONSTANT_ENERGY
+    ]
+    found = [fact for group in constant for fact in group]
+    yield from about(
+        "constant-energies",
+        "error" if any(fact.max_force > 0 for fact in found) else "warning",
+        found,
+        "different geometries of one composition have exactly the same energy",
+        "write the energy of each geometry; the energy of a relaxed structure belongs to that structure only",
+    )
+
+
+def _length_unit(facts: Sequence[Facts]) -> Iterator[Finding]:
+    noble = [2, 10, 18, 36, 54, 86]
+    bonded = [f for f in facts if f.n_atoms > 1 and np.isfinite(f.closest) and not f.composition[noble].any()]
+    low, high = _BOHR_LIKE
+    if bonded and low < float(np.median([fact.closest for fact in bonded])) < high:
+        yield from about(
+            "long-bonds",
+            "warning",
+            [fact for fact in bonded if fact.closest > low],
+            f"the nearest atoms are typically {np.median([f.closest for f in bonded]):.1f} times the sum of their "
+            "covalent radii apart: coordinates may be in Bohr",
+            "write positions and cell in Å (1 Bohr = 0.529177 Å)",
+        )
+
+
 def _duplicates(facts: Sequence[Facts]) -> Iterator[Finding]:
     same: dict[str, list[Facts]] = defaultdict(list)
     for fact in facts:
@@ -277,12 +339,22 @@ def _duplicates(facts: Sequence[Facts]) -> Iterator[Finding]:
     )
 
 
-def _forces_and_energies(pairs: Sequence[Floats]) -> Iterator[Finding]:
-    """Forces are minus the slope of the energy along a trajectory; other units or signs show."""
-    steps = np.array([pair for pair in pairs if np.abs(pair).max() > 1e-3]).reshape(-1, 2)
+def _forces_and_energies(pairs: Sequence[Floats], n_forces: int) -> Iterator[Finding]:
+    """Forces must be minus the slope of the energy between neighboring geometries; wrong units, signs or order show."""
+    steps = np.array([pair for pair in pairs if np.abs(pair[:2]).max() > 1e-3]).reshape(-1, 3)
+    short = steps[steps[:, 2] <= _SHORT_STEP]
+    steps = short if len(short) >= _FEWEST_STEPS else steps
     if len(steps) < _FEWEST_STEPS:
+        if n_forces:
+            yield Finding(
+                code="forces-unchecked",
+                severity="note",
+                count=n_forces,
+                message="too few structures are close to each other to compare forces with energies",
+                advice="check units, sign and order of the forces yourself",
+            )
         return
-    work, rise = steps.T
+    work, rise, _ = steps.T
     # The slope that most steps agree on: a few large errors do not move it.
     weight = np.abs(work)
     ratio = np.divide(rise, work, out=np.zeros_like(rise), where=work != 0)
@@ -295,8 +367,9 @@ def _forces_and_energies(pairs: Sequence[Floats]) -> Iterator[Finding]:
         code="forces-not-slope",
         severity="error",
         count=len(steps),
-        message=f"along trajectories the energy changes by {slope:.3g} times −ΣF·dx, expected 1",
-        advice="check the units (eV, eV/Å) and the sign of the forces, and that energy and forces belong together",
+        message=f"between neighboring geometries the energy changes by {slope:.3g} times −ΣF·dx, expected 1",
+        advice="check the units (eV, eV/Å) and the sign of the forces, the order of the atoms, and that energy and "
+        "forces belong to the same structure",
     )
 
 
@@ -305,11 +378,15 @@ CHECKS: tuple[Callable[[Sequence[Facts]], Iterator[Finding]], ...] = (
     _unread,
     _missing,
     _geometry,
+    _length_unit,
     _periodicity,
     _forces,
+    _torques,
+    _constant,
     _duplicates,
     energy_outliers,
     force_outliers,
     mixed_energies,
+    mixed_units,
     references,
 )

@@ -29,6 +29,9 @@ _GAP_SHARE, _GAP_COUNT = 0.05, 3  # of the structures on either side, otherwise 
 _TRIMMED = 0.1  # share of structures that the references need not fit
 _FEW = 10  # structures with an element
 _ALIKE = "at equal composition"
+_UNITS = {"Hartree": 27.2114, "Rydberg": 13.6057, "kcal/mol": 1 / 23.0605, "kJ/mol": 1 / 96.4853}  # eV
+_SAME_SIZE = 2.0  # factor between energies per atom of the same unit
+_EXPLAINED = 0.95  # share of the structures that two units must account for
 
 
 def _labelled(facts: Sequence[Facts]) -> list[Facts]:
@@ -111,6 +114,47 @@ def mixed_energies(facts: Sequence[Facts]) -> Iterator[Finding]:
         "levels of theory, or units",
         "keep one kind of energy in a data set, or name the right one with --energy-key",
     )
+
+
+def mixed_units(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """Energies of which some are in another unit: their ratio to the others is a conversion factor."""
+    groups: dict[bytes, list[Facts]] = defaultdict(list)
+    for fact in _labelled(facts):
+        groups[fact.composition.tobytes()].append(fact)
+    if max((len(group) for group in groups.values()), default=0) < 2 * _GAP_COUNT:
+        alike: dict[bytes, list[Facts]] = defaultdict(list)
+        for fact in _labelled(facts):
+            alike[(fact.composition > 0).tobytes()].append(fact)
+        groups = alike
+    for unit, factor in _UNITS.items():
+        fewer = [fact for group in groups.values() for fact in _in_other_unit(group, factor)]
+        if len(fewer) >= _GAP_COUNT:
+            yield from about(
+                "mixed-units",
+                "error",
+                fewer,
+                f"some energies are {max(factor, 1 / factor):.1f} times smaller or larger than those of similar "
+                f"structures, the factor between eV and {unit}",
+                "convert all energies to eV",
+            )
+            return
+
+
+def _in_other_unit(group: Sequence[Facts], factor: float) -> list[Facts]:
+    """The smaller part of a group whose energies per atom differ from the others by a factor; empty without such."""
+    energies = np.array([fact.energy / fact.n_atoms for fact in group])
+    if len(group) < 2 * _GAP_COUNT or not energies.all():
+        return []
+    size = np.sort(np.abs(energies))
+    largest, ratio = float(size[-max(1, len(size) // 10)]), max(factor, 1 / factor)
+    width = np.log(_SAME_SIZE)
+    large = np.abs(np.log(np.abs(energies) / largest)) < width
+    small = np.abs(np.log(np.abs(energies) * ratio / largest)) < width
+    share = min(large.sum(), small.sum()) / len(group)
+    if share < _GAP_SHARE or (large | small).mean() < _EXPLAINED:
+        return []
+    fewer = small if small.sum() <= large.sum() else large
+    return [fact for fact, mine in zip(group, fewer, strict=True) if mine]
 
 
 def _changed_meaning(known: Sequence[Facts]) -> Iterator[Finding]:

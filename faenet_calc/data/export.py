@@ -5,6 +5,7 @@ Forces are written as they were read, raw; constraints, arrays and words of the 
 
 import contextlib
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from ase.io.formats import open_with_compression
 
 from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.data.formats import Record, need_package, read_records
-from faenet_calc.data.labels import labels_of, raw_forces
+from faenet_calc.data.labels import labels_of, need_named, raw_forces
 from faenet_calc.data.splits import split_dataset
 from faenet_calc.errors import InputError
 from faenet_calc.files import COMPRESSED, atomic_files, plain_name
@@ -60,17 +61,22 @@ def export(
     """Write every structure of the files to one file; its ending decides the format. How many there were.
 
     Raises:
-        InputError: The file exists, its format cannot be written, or the input cannot be read.
+        InputError: The file exists, its format cannot be written, the input cannot be read, or no structure has the
+            named energy or forces.
     """
     _refuse([out], overwrite=overwrite)
-    count = 0
+    count, n_labels = 0, Counter[str]()
+    first: Record | None = None
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_files([out]) as (temporary,), writer(temporary) as add:
         for record in read_records(files, trust_pickle=trust_pickle, progress=progress):
+            first = first or record
+            n_labels.update(labels_of(record, energy_key=energy_key, forces_key=forces_key).present)
             add(labelled_atoms(record, energy_key=energy_key, forces_key=forces_key))
             count += 1
-        if count == 0:
+        if first is None:
             raise InputError("the files hold no structures")
+        need_named(n_labels, first, energy_key=energy_key, forces_key=forces_key)
     return count
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from ase.data import covalent_radii
+from ase.geometry import find_mic
 from numpy.typing import NDArray
 
 from faenet_calc.data.cache import unusable
@@ -26,8 +27,9 @@ _ENERGY_WORD = re.compile(
 _FORCES_WORD = re.compile(r"force|gradient|^grad|^dedx$", re.IGNORECASE)
 _STRESS_WORD = re.compile(r"virial|stress", re.IGNORECASE)
 _OWN_WORDS = {"energy", "forces", "stress", "free_energy", "energies", "stresses"}
-_STEP = 0.3  # Å, longest step over which two snapshots' forces tell the difference of their energies
+LONGEST_STEP = 0.6  # Å, largest displacement of an atom over which forces predict a difference of energies
 _SAME = 1e-3  # Å, geometries closer than this are equal
+_RANGE = 1.0  # Å, decay length of the weight of a neighbor in the measure of asymmetry
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +48,8 @@ class Facts:
         has_forces: Whether there are forces.
         max_force: (eV/Å) length of the largest force, NaN without forces.
         net_force: (eV/Å) length of the sum of all forces, NaN if some are missing.
+        net_torque: Torque of a molecule in units of the sum of |r| |F| over its atoms, NaN for periodic structures.
+        asymmetry: Largest weighted sum of directions to the neighbors of an atom; near 0 if symmetry forbids forces.
         n_zeroed: Fixed atoms whose forces were set to zero.
         n_zeroed_unmarked: Atoms that are not marked as fixed, with forces of exactly zero that break ΣF = 0.
         closest: Smallest distance over the sum of covalent radii; inf without neighbours.
@@ -70,6 +74,8 @@ class Facts:
     has_stress: bool = False
     max_force: float = np.nan
     net_force: float = np.nan
+    net_torque: float = np.nan
+    asymmetry: float = 0.0
     n_zeroed: int = 0
     n_zeroed_unmarked: int = 0
     closest: float = np.inf
@@ -104,6 +110,7 @@ def inspect(record: Record, *, cutoff: float, energy_key: str | None, forces_key
         **known,
         **_geometry(record, cutoff),
         **_forces(labels),
+        net_torque=_net_torque(record, labels),
         not_finite=_not_finite(labels),
         energy=np.nan if labels.energy is None else labels.energy,
         free_energy=np.nan if energy_key is not None or free_energy is None else float(free_energy),
@@ -118,7 +125,13 @@ def _geometry(record: Record, cutoff: float) -> dict[str, Any]:
     edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, cutoff)
     radii = covalent_radii[atoms.numbers]
     ratio = edges.distance / (radii[edges.centre] + radii[edges.neighbor])
+    vector = atoms.positions[edges.neighbor] + edges.shift @ atoms.cell.array - atoms.positions[edges.centre]
+    pull = np.zeros((len(atoms), 3))
+    # Coincident atoms have no direction and are reported as overlapping.
+    weight = np.exp(-edges.distance / _RANGE) / np.maximum(edges.distance, 1e-6)
+    np.add.at(pull, edges.centre, weight[:, None] * vector)
     return {
+        "asymmetry": float(np.linalg.norm(pull, axis=1).max(initial=0.0)),
         "closest": float(ratio.min(initial=np.inf)),
         "closest_distance": float(edges.distance.min(initial=np.inf)),
         "n_isolated": int((np.bincount(edges.centre, minlength=len(atoms)) == 0).sum()),
@@ -142,6 +155,14 @@ def _forces(labels: Labels) -> dict[str, Any]:
         "net_force": net,
         "n_zeroed_unmarked": vanished if removed else 0,
     }
+
+
+def _net_torque(record: Record, labels: Labels) -> float:
+    if labels.forces is None or record.atoms.pbc.any() or not np.isfinite(labels.forces).all():
+        return np.nan
+    arms = record.atoms.positions - record.atoms.positions.mean(axis=0)
+    scale = float((np.linalg.norm(arms, axis=1) * np.linalg.norm(labels.forces, axis=1)).sum())
+    return float(np.linalg.norm(np.cross(arms, labels.forces).sum(axis=0))) / scale if scale > 0 else np.nan
 
 
 def _not_finite(labels: Labels) -> tuple[str, ...]:
@@ -180,19 +201,31 @@ def _fingerprint(record: Record) -> str:
     return hashlib.sha256(rows.tobytes() + cell.tobytes() + atoms.pbc.tobytes()).hexdigest()
 
 
-def work_and_rise(before: Record, now: Record, *, energy_key: str | None, forces_key: str | None) -> Floats | None:
-    """[2] (eV): −ΣF·dx between two snapshots by their mean forces, and the difference of their energies.
+def system_key(record: Record) -> tuple[str, bytes, bytes, bytes]:
+    """Equal for structures of one file with the same atoms in the same order and the same cell."""
+    atoms = record.atoms
+    cell = np.rint(np.nan_to_num(atoms.cell.array) / _SAME).astype(np.int64)
+    return record.source, atoms.numbers.tobytes(), atoms.pbc.tobytes(), cell.tobytes()
 
-    None unless the two are close snapshots of one system with both labels.
+
+def work_and_rise(before: Record, now: Record, *, energy_key: str | None, forces_key: str | None) -> Floats | None:
+    """[3]: −ΣF·dx (eV) between two structures by their mean forces, the difference of their energies, and max |dx| (Å).
+
+    Args:
+        before: A structure.
+        now: Another one with the same :func:`system_key`.
+        energy_key: Name of the energy, see ``labels_of``.
+        forces_key: Name of the forces.
+
+    Returns:
+        None for structures that are far apart or lack a label.
     """
     one, two = before.atoms, now.atoms
-    if before.source != now.source or not np.array_equal(one.numbers, two.numbers) or len(one) == 0:
+    if len(one) == 0 or unusable(before) or unusable(now):
         return None
-    if not np.array_equal(one.pbc, two.pbc) or not np.allclose(one.cell.array, two.cell.array, atol=1e-6):
-        return None
-    step = two.positions - one.positions
-    length = np.linalg.norm(step, axis=1).max()
-    if not 0 < length <= _STEP:
+    step = find_mic(two.positions - one.positions, one.cell, one.pbc)[0]
+    length = float(np.linalg.norm(step, axis=1).max())
+    if not 0 < length <= LONGEST_STEP:
         return None
     try:
         first, second = (labels_of(r, energy_key=energy_key, forces_key=forces_key) for r in (before, now))
@@ -202,4 +235,4 @@ def work_and_rise(before: Record, now: Record, *, energy_key: str | None, forces
         return None
     work = -0.5 * float(np.nansum((first.forces + second.forces) * step))
     rise = second.energy - first.energy
-    return np.array([work, rise]) if np.isfinite(work) and np.isfinite(rise) else None
+    return np.array([work, rise, length]) if np.isfinite(work) and np.isfinite(rise) else None

@@ -4,6 +4,7 @@ Forces are the raw ones. ASE's ``get_forces()`` sets those of constrained atoms 
 instead. Where a file was written with such zeros, the fixed atoms have no force label (NaN), not a label of zero.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,11 @@ class Labels:
     free: Mask
     n_zeroed: int = 0
 
+    @property
+    def present(self) -> list[str]:
+        """Names of the labels that the structure has."""
+        return [name for name in ("energy", "forces", "stress") if getattr(self, name) is not None]
+
 
 def labels_of(record: Record, *, energy_key: str | None = None, forces_key: str | None = None) -> Labels:
     """The labels of one record.
@@ -59,6 +65,23 @@ def labels_of(record: Record, *, energy_key: str | None = None, forces_key: str 
         free=free,
         n_zeroed=int(zeroed.sum()),
     )
+
+
+def need_named(n_labels: Mapping[str, int], example: Record, *, energy_key: str | None, forces_key: str | None) -> None:
+    """Raise an InputError if no structure has the energy or forces that were asked for by name.
+
+    Args:
+        n_labels: Label → number of structures that have it.
+        example: A structure whose names are listed in the message.
+        energy_key: Name of the energy, or None.
+        forces_key: Name of the forces, or None.
+    """
+    for name, key in (("energy", energy_key), ("forces", forces_key)):
+        if key and not n_labels[name]:
+            available = scalar_keys(example) if name == "energy" else sorted(example.atoms.arrays)
+            raise InputError(
+                f"no structure has {name} under {key!r}; {example} has {', '.join(available) or 'nothing'}"
+            )
 
 
 def free_atoms(record: Record) -> Mask:

@@ -45,9 +45,9 @@ def _clean():
     return [_labelled(atoms) for atoms in structures + [_moved(atoms, random) for atoms in structures]]
 
 
-def _moved(atoms, random):
+def _moved(atoms, random, size=0.05):
     copy = atoms.copy()
-    copy.positions += random.normal(0, 0.05, (len(atoms), 3))
+    copy.positions += random.normal(0, size, (len(atoms), 3))
     return copy
 
 
@@ -245,6 +245,51 @@ def hartree_per_bohr(data):
     _interleave(data)
 
 
+def flipped_forces(data):
+    for atoms in data:
+        _relabel(atoms, forces=-atoms.calc.results["forces"])
+
+
+def permuted_forces(data):
+    random = np.random.default_rng(3)
+    for atoms in data:
+        _relabel(atoms, forces=random.permutation(atoms.calc.results["forces"]))
+
+
+def permuted_forces_of_molecules(data):
+    data[:] = _rattled(Atoms("Cu4", [[0, 0, 0], [2.4, 0, 0], [0, 2.4, 0], [0, 0, 2.4]]), 10, 0.4)
+    permuted_forces(data)
+
+
+def zero_forces(data):
+    for atoms in data:
+        _relabel(atoms, forces=np.zeros((len(atoms), 3)))
+
+
+def constant_energies(data):
+    for atoms in data:
+        _relabel(atoms, energy=-3.0)
+
+
+def half_in_hartree(data):
+    total_energies(data)
+    for atoms in data[::2]:
+        _relabel(atoms, energy=atoms.calc.results["energy"] / 27.2114)
+
+
+def half_of_small_energies_in_hartree(data):
+    """EMT's own energies: a slab has 0.2 eV/atom, so that no gap shows."""
+    data[:] = _rattled(fcc111("Cu", (2, 2, 5), vacuum=6, periodic=True), 24)
+    for atoms in data[::2]:
+        _relabel(atoms, energy=atoms.calc.results["energy"] / 27.2114)
+
+
+def lengths_in_bohr(data):
+    for atoms in data:
+        atoms.set_cell(atoms.cell / 0.529177, scale_atoms=True)
+        _relabel(atoms)
+
+
 def partly_unlabelled(data):
     for atoms in data[:5]:
         atoms.calc = None
@@ -267,9 +312,9 @@ def _interleave(data):
         _relabel(second, forces=sign * factor * _labelled(second).calc.results["forces"])
 
 
-def _rattled(atoms, count):
+def _rattled(atoms, count, size=0.05):
     random = np.random.default_rng(5)
-    return [_labelled(_moved(atoms, random)) for _ in range(count)]
+    return [_labelled(_moved(atoms, random, size)) for _ in range(count)]
 
 
 FAULTS = [
@@ -302,6 +347,14 @@ FAULTS = [
     (drifting_forces, "net-force", "warning"),
     (wrong_sign, "forces-not-slope", "error"),
     (hartree_per_bohr, "forces-not-slope", "error"),
+    (flipped_forces, "forces-not-slope", "error"),
+    (permuted_forces, "forces-not-slope", "error"),
+    (permuted_forces_of_molecules, "net-torque", "error"),
+    (zero_forces, "zero-forces", "error"),
+    (constant_energies, "constant-energies", "error"),
+    (half_in_hartree, "mixed-units", "error"),
+    (half_of_small_energies_in_hartree, "mixed-units", "error"),
+    (lengths_in_bohr, "long-bonds", "warning"),
     (partly_unlabelled, "missing-energy", "warning"),
     (no_labels, "missing-energy", "error"),
 ]
@@ -349,6 +402,19 @@ def test_a_file_of_another_code_is_noticed(clean, tmp_path):
     write(tmp_path / "b.extxyz", second)
     (finding,) = [f for f in check_files(tmp_path).findings if f.code == "mixed-energies"]
     assert finding.severity == "error"
+
+
+def test_symmetric_structures_may_have_zero_forces(tmp_path):
+    structures = [bulk("Cu", cubic=True, a=length) for length in (3.5, 3.6, 3.7)]
+    write(tmp_path / "data.extxyz", [_labelled(atoms, forces=np.zeros((4, 3))) for atoms in structures])
+    assert "zero-forces" not in {finding.code for finding in check_files(tmp_path / "data.extxyz").findings}
+
+
+def test_right_molecules_have_no_torque(tmp_path):
+    data = []
+    permuted_forces_of_molecules(data)
+    write(tmp_path / "data.extxyz", [_labelled(atoms) for atoms in data])
+    assert "net-torque" not in {finding.code for finding in check_files(tmp_path / "data.extxyz").findings}
 
 
 def test_right_forces_along_a_trajectory_pass(clean, tmp_path):
