@@ -56,15 +56,14 @@ def measure(frames: str, steps: int) -> None:
     atoms.get_forces()
     for what in ("energy", "forces", "stress"):
         row(case, f"step ({what})", median_ms(lambda what=what: step(what), steps), "ms")
-    source, committee = calc.source, calc.committee
-    graphs = source.graphs(atoms, reuse=True)
-    (graph,) = graphs.values()
+    source, predictor = calc.source, calc.predictor
+    (graph,) = source.graphs(atoms, reuse=True)
     row(case, "edges", graph.n_edges, "")
     row(case, "graph, skin", median_ms(lambda: source.graphs(atoms, reuse=True), steps), "ms")
     row(case, "graph, rebuilt", median_ms(lambda: source.graphs(atoms, reuse=False), steps), "ms")
     row(case, "copy of atoms", median_ms(atoms.copy, steps), "ms")
     row(case, "check of state", median_ms(lambda: calc.check_state(atoms), steps), "ms")
-    row(case, "committee (forces)", median_ms(lambda: committee.evaluate(graphs, ["forces"]), steps), "ms")
+    row(case, "predictor (forces)", median_ms(lambda: predictor.predict_one(graph, ["forces"]), steps), "ms")
 
 
 def main() -> None:

@@ -38,7 +38,8 @@ from faenet_calc.errors import InputError
 from faenet_calc.graphs.tags import ADSORBATE
 from faenet_calc.labelling.recipe import Recipe, load_recipe
 from faenet_calc.memory import keep_freed_memory
-from faenet_calc.potential.potential import FramesChoice, Potential
+from faenet_calc.potential.capabilities import FramesChoice
+from faenet_calc.potential.potential import Potential
 from faenet_calc.training.assessment import assess
 
 Floats = NDArray[np.float64]
@@ -123,8 +124,7 @@ def model_errors(
     potential: Potential, dataset: GraphDataset, indices: Integers, frames: FramesChoice = "auto", seed: int = 0
 ) -> list[StructureError]:
     """Errors of a model, structure by structure."""
-    generator = torch.Generator().manual_seed(seed)
-    found = assess(potential, dataset, indices, frames=frames, records=True, generator=generator)
+    found = assess(potential, dataset, indices, frames=frames, records=True, seed=seed)
     return [
         _structure_error(dataset, record.index, record.predicted_energy, record.predicted_forces)
         for record in found.records

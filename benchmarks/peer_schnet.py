@@ -44,7 +44,7 @@ from peers.schnet import SchNetPotential, SchNetSize, open_model, save
 from faenet_calc.errors import InputError
 from faenet_calc.labelling.recipe import load_recipe
 from faenet_calc.memory import keep_freed_memory
-from faenet_calc.potential.checkpoint import pick_device
+from faenet_calc.potential.device import pick_device
 from faenet_calc.training.config import TrainConfig
 from faenet_calc.training.config_file import config_to_mapping, load_config, read_config
 from faenet_calc.training.preparation import Prepared, open_parts, prepare

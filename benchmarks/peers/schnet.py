@@ -20,8 +20,9 @@ from faenet_calc.frames.config import FramesConfig
 from faenet_calc.frames.frames import FramedGraph
 from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.faenet import NetworkOutput
-from faenet_calc.potential.checkpoint import load_potential, pick_device
+from faenet_calc.potential.checkpoint import load_potential
 from faenet_calc.potential.config import EnergyConfig, NormalizationConfig, PotentialConfig
+from faenet_calc.potential.device import pick_device
 from faenet_calc.potential.potential import Potential
 from faenet_calc.settings import from_mapping, to_mapping
 

@@ -1,27 +1,34 @@
 """FAENetCalculator: a potential, or a committee of them, as an ASE calculator.
 
-Thin: ``members`` loads, ``graph_source`` turns atoms into graphs, ``committee`` predicts; here are ASE's rules.
+``graph_source`` turns atoms into graphs, ``potential.predictor`` predicts, ``results`` converts; this file holds the
+conventions of ASE.
 """
 
+import itertools
 import threading
-from collections.abc import Collection, Iterable
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from ase import Atoms
-from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 
-from faenet_calc.calculator import answer_checks, foreign_keywords
-from faenet_calc.calculator.batches import BatchSize, predict_all
-from faenet_calc.calculator.foreign_keywords import choice
+from faenet_calc.calculator import keywords
 from faenet_calc.calculator.graph_source import GraphSource
-from faenet_calc.calculator.members import load_members
+from faenet_calc.calculator.keywords import check_choice
+from faenet_calc.calculator.results import ase_results, check_finite, check_volume
+from faenet_calc.errors import InputError
+from faenet_calc.frames.config import FrameMode
+from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.graphs.tags import TagSource
-from faenet_calc.potential.committee import Committee
-from faenet_calc.potential.potential import FramesChoice
+from faenet_calc.potential.capabilities import FramesChoice
+from faenet_calc.potential.committee import load_committee
+from faenet_calc.potential.predictor import BatchSize, Predictor
+from faenet_calc.progress import progress_bar
 
 _ASE_KEYWORDS = ("label", "directory", "atoms")
+_STRESS = frozenset({"stress", "stress_var"})
 
 
 class FAENetCalculator(Calculator):
@@ -33,17 +40,16 @@ class FAENetCalculator(Calculator):
         device: "cpu", "cuda", "cuda:1", "mps"; None picks cuda, mps or cpu, but leaves a Potential where it is.
         dtype: "float32" or "float64" for the network; geometry and energies are float64. A float64 Potential stays so.
         forces: "auto" for the checkpoint's own kind, "gradient" (-dE/dx) or "direct" (the force decoder).
-        frames: "auto" for the checkpoint's own deterministic setting, "one", "pair", "all", "exact" or
-            "stochastic".
+        frames: "auto" for the checkpoint's own mode, or one of "one", "pair", "all", "exact" and "stochastic".
         tags: Of models that need them (0 sub-surface, 1 surface, 2 adsorbate). "auto": the atoms' own, translated from
             ASE's layer numbers or inferred from geometry with a warning; "atoms": as they are; an array; a function.
-        skin: Verlet skin (Å): neighbours are searched again when an atom has moved half of it; 0 searches every step.
+        skin: Verlet skin (Å): neighbors are searched again when an atom has moved by half of it; 0 searches every step.
         remove_net_force: "auto": net force (molecules: and torque) are taken from direct forces, over all atoms and
             before constraints, unless the model was trained on free atoms only. True, False. Gradient forces have none.
-        seed: Of stochastic frames.
-        on_unknown_element: Elements that cannot be embedded always raise. Embedded but never trained on: "error" warns
-            once, "strict" raises, "ignore" is silent.
-        on_isolated_atoms: "warn" (once), "error" or "ignore" when one of several atoms has no neighbour.
+        seed: Random seed of stochastic frames.
+        on_unknown_element: "error", "warn" (once) or "ignore" for elements that the model can embed but was never
+            trained on. Elements that it cannot embed always raise.
+        on_isolated_atoms: "error", "warn" (once) or "ignore" when one of several atoms has no neighbor.
         check_finite: Raise instead of returning NaN or infinity.
         **ase_kwargs: ASE's label, directory and atoms.
     """
@@ -62,39 +68,40 @@ class FAENetCalculator(Calculator):
         skin: float = 0.5,
         remove_net_force: Literal["auto"] | bool = "auto",
         seed: int | None = None,
-        on_unknown_element: Literal["strict", "error", "ignore"] = "error",
-        on_isolated_atoms: Literal["warn", "error", "ignore"] = "warn",
+        on_unknown_element: Literal["error", "warn", "ignore"] = "error",
+        on_isolated_atoms: Literal["error", "warn", "ignore"] = "warn",
         check_finite: bool = True,
         **ase_kwargs: Any,
     ) -> None:
-        if foreign := ase_kwargs.keys() - set(_ASE_KEYWORDS):
-            foreign_keywords.answer(foreign)
-        choice("forces", forces, ("auto", "gradient", "direct"))
-        choice("frames", frames, ("auto", "one", "pair", "all", "exact", "stochastic"))
-        choice("remove_net_force", remove_net_force, ("auto", True, False))
-        choice("on_unknown_element", on_unknown_element, ("strict", "error", "ignore"))
-        choice("on_isolated_atoms", on_isolated_atoms, ("warn", "error", "ignore"))
-        members, description = load_members(checkpoint, device, dtype)
-        self.committee = Committee(members, forces=forces, frames=frames, remove_net_force=remove_net_force, seed=seed)
+        if unknown := ase_kwargs.keys() - set(_ASE_KEYWORDS):
+            keywords.reject(unknown)
+        check_choice("forces", forces, ("auto", "gradient", "direct"))
+        check_choice("frames", frames, ("auto", *get_args(FrameMode)))
+        check_choice("remove_net_force", remove_net_force, ("auto", True, False))
+        check_choice("on_unknown_element", on_unknown_element, ("error", "warn", "ignore"))
+        check_choice("on_isolated_atoms", on_isolated_atoms, ("error", "warn", "ignore"))
+        committee = load_committee(checkpoint, device, dtype)
+        self.predictor = Predictor(
+            committee, forces=forces, frames=frames, remove_net_force=remove_net_force, seed=seed
+        )
         self.source = GraphSource(
-            self.committee,
+            committee,
             tags=tags,
             skin=skin,
             on_unknown_element=on_unknown_element,
             on_isolated_atoms=on_isolated_atoms,
         )
         self.check_finite = check_finite
-        self.implemented_properties = list(self.committee.properties)
+        self.implemented_properties = ["energy", "free_energy", *self.predictor.properties[1:]]
         self._lock = threading.RLock()
+        self._drawn_from = self.predictor.generator.get_state()
         super().__init__(**ase_kwargs)
-        self.parameters.update(checkpoint=description, dtype=self.info["dtype"], forces=forces, frames=frames)
+        self.parameters.update(checkpoint=committee.description, dtype=self.info["dtype"], forces=forces, frames=frames)
 
     def set(self, **kwargs: Any) -> dict[str, Any]:
-        """Settings are fixed at construction."""
+        """Parameters cannot be changed after construction."""
         if kwargs:
-            raise TypeError(
-                f"{', '.join(kwargs)} cannot be changed afterwards; make a new FAENetCalculator (it is quick)"
-            )
+            raise TypeError(f"{', '.join(kwargs)} cannot be changed afterwards; make a new FAENetCalculator")
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,7 +112,7 @@ class FAENetCalculator(Calculator):
         self._lock = threading.RLock()
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """What changed since the last calculation, tags included; any difference counts, so ``tol`` is not used."""
+        """List what changed since the last calculation, tags included. ``tol`` is ignored: any difference counts."""
         last = self.atoms
         if last is None:
             return [*all_changes, "tags"]
@@ -119,8 +126,8 @@ class FAENetCalculator(Calculator):
         return [name for name, (now, before) in pairs.items() if not np.array_equal(now, before)]
 
     def get_property(self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True) -> Any:
-        """A result, computed if it is not at hand. Threads that share a calculator wait for each other."""
-        answer_checks.check_request(self.committee, [name])
+        """Return a result, computed if necessary. Threads that share a calculator wait for each other."""
+        self._check_available([name])
         with self._lock:
             return super().get_property(name, atoms, allow_calculation)
 
@@ -130,18 +137,21 @@ class FAENetCalculator(Calculator):
         properties: Collection[str] = ("energy",),
         system_changes: Collection[str] = tuple(all_changes),
     ) -> None:
-        """Compute what is asked for; derivatives only if it needs them."""
+        """Compute the properties of ``atoms``; derivatives only where they are needed."""
         with self._lock:
             super().calculate(atoms, properties, system_changes)
+            self._check_available(properties)
+            generator = self.predictor.generator
             if system_changes:
-                self.results = {}
-            answer_checks.check_request(self.committee, properties)
+                self.results, self._drawn_from = {}, generator.get_state()
+            else:  # another property of the same structure: the same stochastic frames
+                generator.set_state(self._drawn_from)
             graphs = self.source.graphs(self.atoms, reuse=True)
-            answer_checks.check_volume(next(iter(graphs.values())), properties)
-            draw: Literal["new", "same"] = "new" if system_changes else "same"
-            (results,) = self.committee.evaluate(graphs, properties, draw=draw)
+            if _STRESS.intersection(properties):
+                check_volume(graphs[0])
+            results = ase_results(self.predictor.predict_one(graphs, set(properties) - {"free_energy"}))
             if self.check_finite:
-                answer_checks.check_finite(results, self.atoms.symbols)
+                check_finite(results, self.atoms.numbers)
             self.results.update(results)
 
     def predict(
@@ -151,51 +161,102 @@ class FAENetCalculator(Calculator):
         batch_size: BatchSize = "auto",
         progress: bool = False,
     ) -> list[dict[str, Any]]:
-        """Results of many structures, computed in batches; the calculator's own state is not touched.
+        """Predict many structures in batches; the state of the calculator does not change.
 
         Args:
             structures: ase.Atoms or pymatgen structures.
-            properties: From ``implemented_properties``.
-            batch_size: Structures in a batch; "auto" fills batches to a fixed number of edges × frames.
+            properties: Names from ``implemented_properties``.
+            batch_size: Structures per batch; "auto" fills the memory budget of the device.
             progress: Show a progress bar.
+
+        Returns:
+            list: ASE results of every structure, in order.
+
+        Raises:
+            InputError: For a structure that cannot be computed, with its index.
         """
         items = [structures] if isinstance(structures, Atoms) else list(structures)
-        answer_checks.check_request(self.committee, properties)
-        return predict_all(
-            self.source, items, properties, batch_size=batch_size, finite=self.check_finite, progress=progress
-        )
+        self._check_available(properties)
+        graphs, predicted = itertools.tee(self._graphs(items, stress=bool(_STRESS.intersection(properties))))
+        predictions = self.predictor.predict(graphs, set(properties) - {"free_energy"}, batch_size=batch_size)
+        found: list[dict[str, Any]] = []
+        with progress_bar(shown=progress, total=len(items), unit="structure") as bar:
+            for prediction, (graph, *_) in zip(predictions, predicted, strict=True):
+                results = ase_results(prediction)
+                if self.check_finite:
+                    check_finite(results, graph.atomic_numbers, f"structure {len(found)}: ")
+                found.append(results)
+                bar.update(1)
+        return found
+
+    def _graphs(self, structures: list[Any], *, stress: bool) -> Iterator[tuple[AtomGraph, ...]]:
+        """The graphs of every structure; errors name its index."""
+        for index, structure in enumerate(structures):
+            try:
+                graphs = self.source.graphs(structure, reuse=False)
+            except InputError as error:
+                raise InputError(f"structure {index}: {error}") from error
+            if stress:
+                check_volume(graphs[0], f"structure {index}: ")
+            yield graphs
+
+    def _check_available(self, properties: Collection[str]) -> None:
+        for name in properties:
+            if name not in self.implemented_properties:
+                raise PropertyNotImplementedError(f"{name} is not available: {self.predictor.why_not(name)}")
 
     @property
     def n_neighbor_rebuilds(self) -> int:
-        """How often neighbours were searched anew."""
+        """Number of neighbor searches so far."""
         return self.source.n_rebuilds
 
     @property
     def supported_elements(self) -> tuple[str, ...]:
         """Symbols of the elements that can be computed."""
-        return self.committee.supported_elements
+        return self.predictor.committee.supported_elements
 
     @property
     def trained_elements(self) -> tuple[str, ...]:
         """Symbols of the elements in the training data; empty if unknown."""
-        return self.committee.trained_elements
+        return self.predictor.committee.trained_elements
 
     @property
     def energy_kind(self) -> str:
-        """What the energy is: total, adsorption, relaxed-adsorption, formation or other."""
-        return self.committee.members[0].config.energy.kind
+        """Kind of energy: total, adsorption, relaxed-adsorption, formation or other."""
+        return self.predictor.committee.members[0].config.energy.kind
 
     @property
     def energy_reference(self) -> str:
-        """In words, the zero of the energy."""
-        return self.committee.members[0].config.energy.reference
+        """Description of the zero of the energy."""
+        return self.predictor.committee.members[0].config.energy.reference
 
     @property
     def level_of_theory(self) -> str:
-        """In words, what made the training data."""
-        return self.committee.members[0].config.energy.level_of_theory
+        """Description of the method that produced the training data."""
+        return self.predictor.committee.members[0].config.energy.level_of_theory
 
     @property
     def info(self) -> dict[str, Any]:
-        """What this calculator is, ready for JSON."""
-        return self.committee.describe()
+        """Description of this calculator, ready for JSON."""
+        predictor, committee = self.predictor, self.predictor.committee
+        first = committee.members[0]
+        return {
+            "names": [member.config.name for member in committee.members],
+            "n_members": len(committee.members),
+            "n_parameters": sum(parameter.numel() for parameter in first.parameters()),
+            "device": str(first.device),
+            "dtype": str(first.dtype).removeprefix("torch."),
+            "cutoff": max(member.cutoff for member in committee.members),
+            "forces": list(predictor.kinds),
+            "frames": list(predictor.modes),
+            "frame_kinds": [member.config.frames.kind for member in committee.members],
+            "properties": list(self.implemented_properties),
+            "energy_kind": self.energy_kind,
+            "energy_reference": self.energy_reference,
+            "energy_unit": first.config.energy.unit,
+            "level_of_theory": self.level_of_theory,
+            "supported_elements": list(self.supported_elements),
+            "trained_elements": list(self.trained_elements),
+            "needs_tags": committee.needs_tags,
+            "deletes_subsurface_atoms": committee.deletes_atoms,
+        }

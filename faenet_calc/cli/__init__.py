@@ -14,6 +14,7 @@ import click
 from faenet_calc import __version__
 from faenet_calc.cli.lazy import LazyGroup, RootGroup
 from faenet_calc.cli.options import verbosity_options
+from faenet_calc.memory import keep_freed_memory
 
 COMMANDS = {
     "predict": "Energies, forces and stresses of structures.",
@@ -34,6 +35,7 @@ COMMANDS = {
 @verbosity_options
 def main() -> None:
     """FAENet as an interatomic potential. Energies in eV, lengths in Å, forces in eV/Å, stresses in eV/Å³."""
+    keep_freed_memory()
 
 
 __all__ = ["COMMANDS", "LazyGroup", "main"]

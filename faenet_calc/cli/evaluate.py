@@ -113,7 +113,7 @@ def _measure(
             forces=options["forces"],
             free_atoms_only=options["free_atoms_only"],
             records=True,
-            generator=torch.Generator().manual_seed(options["seed"]),
+            seed=options["seed"],
             progress=bar.update,
         )
     turned = None

@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from faenet_calc.calculator.calculator import FAENetCalculator
-    from faenet_calc.potential.potential import FramesChoice
+    from faenet_calc.potential.capabilities import FramesChoice
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "faenet_calc.verbosity"

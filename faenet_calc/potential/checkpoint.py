@@ -30,7 +30,8 @@ from faenet_calc.errors import InputError
 from faenet_calc.files import write_atomically
 from faenet_calc.potential import shipped
 from faenet_calc.potential.config import PotentialConfig
-from faenet_calc.potential.potential import Potential, as_dtype
+from faenet_calc.potential.device import as_dtype, pick_device
+from faenet_calc.potential.potential import Potential
 from faenet_calc.settings import from_mapping, to_mapping
 
 FORMAT = "faenet-calc"
@@ -114,22 +115,6 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     """
     file = _locate(path)
     return _describe(file, _read(file, with_tensors=False).metadata)
-
-
-def pick_device(device: str | torch.device | None = None) -> torch.device:
-    """The device asked for, or the best there is: cuda, mps, cpu."""
-    if device is None:
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device={device!r} is not a torch device; use 'cpu', 'cuda', 'cuda:1' or 'mps'") from error
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not available.get(chosen.type, True):
-        raise InputError(f"device={str(device)!r}, but this machine or this torch has no {chosen.type}; use 'cpu'")
-    return chosen
 
 
 def _locate(name_or_path: str | Path) -> Path:

@@ -1,8 +1,10 @@
 """Everything but the weights of a potential: its settings, as stored in a checkpoint."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
+from faenet_calc import elements
 from faenet_calc.frames.config import FramesConfig
 from faenet_calc.graphs.config import GraphConfig
 from faenet_calc.network.config import ModelConfig
@@ -42,6 +44,14 @@ class NormalizationConfig:
     shift: float = 0.0
     force_scale: float = 1.0
     references: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def reference_table(self) -> tuple[float, ...]:
+        """Energy per atom (eV) by atomic number."""
+        table = [0.0] * (elements.MAX_Z + 1)
+        for symbol, value in self.references.items():
+            table[elements.atomic_number(symbol)] = value
+        return tuple(table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,37 +1,227 @@
-"""One pass of a batch through frames and network, with its derivatives.
+"""The forward pass: a batch of graphs through frames and network, averaged, with its derivatives.
 
-In training the pass is one piece of autograd history. Otherwise the copies of a structure in its frames are evaluated
-in parts of limited size, so that memory does not grow with the number of frames. Each part is differentiated with
-respect to edge vectors V and rotations U at once and forgotten; positions and strain follow from
+In training the pass is one autograd graph. Otherwise the copies of a structure in its frames are evaluated in parts
+of limited size, so that memory does not grow with the number of frames. Each part is differentiated with respect to
+edge vectors V and rotations U at once and released; positions and strain follow from
 
     d/dx Σ_f w_f E_f  =  Σ_f (dw_f/dx) E_f  +  <dE/dV, dV/dx>  +  <dE/dU, dU/dx>.
 """
 
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from faenet_calc import elements
-from faenet_calc.frames.config import FrameMode
 from faenet_calc.frames.frames import FramedGraph, Frames, build_frames, copy_into_frames, into_frame, out_of_frame
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.faenet import FAENet, NetworkOutput
-from faenet_calc.potential.config import PotentialConfig
+from faenet_calc.potential.capabilities import Request
+from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
+from faenet_calc.potential.prediction import Prediction
 
-ForcesChoice = Literal["auto", "gradient", "direct", "both"]
+DEFAULT_BYTES = {"cpu": 384 << 20, "cuda": 4 << 30, "mps": 2 << 30}
+"""Budget (bytes) by device type. Larger batches are no faster on a CPU, because they leave its caches."""
 
-EDGES_AT_ONCE = {"cpu": 40_000, "cuda": 2_000_000, "mps": 500_000}
-"""Edge copies evaluated together by device; on a CPU small parts also stay in the cache."""
+_TENSORS_PER_INTERACTION = 8  # of shape [n_edge_copies, filters], kept for the derivative
 
 
-def frame_parts(edges_per_frame: Tensor, at_most: int) -> list[slice | None]:
-    """Consecutive frames that have at most so many edges together; a single None where all fit at once."""
+def bytes_per_edge_copy(config: ModelConfig, dtype: torch.dtype, *, gradient: bool) -> int:
+    """Estimate the memory (bytes) that one edge in one frame takes during a forward pass.
+
+    Args:
+        config: Of the network.
+        dtype: Of the network.
+        gradient: Whether the pass is differentiated, so that every interaction keeps its intermediate tensors.
+    """
+    kept = config.interactions if gradient else 1
+    return kept * _TENSORS_PER_INTERACTION * config.filters * dtype.itemsize
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Geometry:
+    """What derivatives are taken with respect to, and what follows from it.
+
+    Attributes:
+        graph: The structures, strained where ``strain`` is given.
+        positions: [n_atoms, 3] (Å), before the strain.
+        strain: [n_graphs, 3, 3] zeros, or None without stress.
+        vectors: [n_edges, 3] (Å).
+        frames: The frames of every structure.
+        framed: The structures copied into their frames.
+        pairs: From :meth:`AtomGraph.pairs`: the two directions of an edge have one length, so that what depends on it
+            is computed once for both and all frames. None where the edges of different frames are kept apart.
+    """
+
+    graph: AtomGraph
+    positions: Tensor
+    strain: Tensor | None
+    vectors: Tensor
+    frames: Frames
+    framed: FramedGraph
+    pairs: tuple[Tensor, Tensor] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _NetworkPass:
+    """The network's output for all copies and, where they were computed in parts, derivatives of the weighted energy.
+
+    Attributes:
+        output: Of every copy.
+        copies: [n_edge_copies, 3] (Å) edge vectors of the copies, in one autograd graph with ``output``; None in parts.
+        grad_vectors: [n_edges, 3] (eV/Å) or None.
+        grad_rotation: [n_frames, 3, 3] (eV) or None.
+        grad_copies: [n_edge_copies, 3] (eV/Å), for the spread of gradient forces, or None.
+    """
+
+    output: NetworkOutput
+    copies: Tensor | None = None
+    grad_vectors: Tensor | None = None
+    grad_rotation: Tensor | None = None
+    grad_copies: Tensor | None = None
+
+
+def forward(
+    model: FAENet,
+    config: PotentialConfig,
+    graph: AtomGraph,
+    request: Request,
+    *,
+    generator: torch.Generator | None = None,
+    create_graph: bool = False,
+    memory_bytes: int | None = None,
+) -> Prediction:
+    """Predict a batch of graphs.
+
+    Args:
+        model: The network.
+        config: Of the potential.
+        graph: The structures, after any rewiring.
+        request: What to predict.
+        generator: For stochastic frames.
+        create_graph: Keep gradient forces and stress differentiable, for training on them.
+        memory_bytes: Budget of a part; None for the default of the device. Not used in training.
+    """
+    training = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters())
+    with torch.set_grad_enabled(training or request.gradient):
+        geometry = _geometry(config, graph, request, generator)
+        if training or create_graph:
+            output, copies = _run(model, geometry.framed, geometry.vectors, geometry.frames.rotation, geometry.pairs)
+            network = _NetworkPass(output=output, copies=copies)
+        else:
+            network = _run_in_parts(model, config, geometry, request, memory_bytes)
+        result = _averages(config.normalization, geometry, network.output, request)
+        if request.gradient:
+            result |= _derivatives(
+                geometry, network, result["energy"], request, create_graph=create_graph, retain_graph=training
+            )
+    if not training and not create_graph:
+        result = {name: value.detach() for name, value in result.items()}
+    if "forces" in request.properties:
+        return Prediction(**result, forces=result[f"{request.forces}_forces"])
+    result.pop("gradient_forces", None)
+    return Prediction(**result)
+
+
+def _geometry(
+    config: PotentialConfig, graph: AtomGraph, request: Request, generator: torch.Generator | None
+) -> _Geometry:
+    """Leaves for the derivatives, the edge vectors and the frames."""
+    if request.gradient:
+        graph = graph.replace(positions=graph.positions.detach().requires_grad_())
+    positions, strain = graph.positions, None
+    if request.stress:
+        strain = torch.zeros_like(graph.cell).requires_grad_()
+        deformation = torch.eye(3).to(graph.cell) + 0.5 * (strain + strain.transpose(1, 2))
+        graph = graph.replace(
+            positions=torch.einsum("ni,nij->nj", graph.positions, deformation[graph.graph_of_atom]),
+            cell=graph.cell @ deformation,
+        )
+    frames = request.frames
+    if not isinstance(frames, Frames):
+        frames = build_frames(graph, config.frames, frames, vacuum=config.model.cutoff, generator=generator)
+    return _Geometry(
+        graph=graph,
+        positions=positions,
+        strain=strain,
+        vectors=graph.edge_vectors(),
+        frames=frames,
+        framed=copy_into_frames(graph, frames.graph),
+        pairs=None if request.gradient_spread else graph.pairs(),
+    )
+
+
+def _run(
+    model: FAENet, framed: FramedGraph, vectors: Tensor, rotation: Tensor, pairs: tuple[Tensor, Tensor] | None
+) -> tuple[NetworkOutput, Tensor]:
+    """Run the network on copies in frames.
+
+    Args:
+        model: The network.
+        framed: The structures copied into the frames.
+        vectors: [n_edges, 3] (Å).
+        rotation: [n_frames, 3, 3].
+        pairs: As in :class:`_Geometry`.
+
+    Returns:
+        tuple: The output and the edge vectors of the copies [n_edge_copies, 3] (Å), not yet rotated.
+    """
+    dtype = next(model.parameters()).dtype
+    copies = vectors.index_select(0, framed.edge_of_copy)
+    in_frame = into_frame(copies, rotation.index_select(0, framed.frame_of_edge)).to(dtype)
+    distinct, row = copies, None
+    if pairs is not None:
+        pair_of_edge, edge_of_pair = pairs
+        distinct, row = vectors.index_select(0, edge_of_pair), pair_of_edge.index_select(0, framed.edge_of_copy)
+    output: NetworkOutput = model(framed, in_frame, torch.linalg.vector_norm(distinct, dim=1).to(dtype), row)
+    return output, copies
+
+
+def _run_in_parts(
+    model: FAENet, config: PotentialConfig, geometry: _Geometry, request: Request, memory_bytes: int | None
+) -> _NetworkPass:
+    """Run the network on a part of the frames at a time and differentiate each part where gradients are requested."""
+    graph, frames, differentiate = geometry.graph, geometry.frames, request.gradient
+    vectors, rotation, weight = geometry.vectors.detach(), frames.rotation.detach(), frames.weight.detach()
+    per_copy = bytes_per_edge_copy(config.model, next(model.parameters()).dtype, gradient=differentiate)
+    at_most = (memory_bytes or DEFAULT_BYTES[vectors.device.type]) // per_copy
+    outputs, grad_copies = [], []
+    grad_vectors, grad_rotation = torch.zeros_like(vectors), torch.zeros_like(rotation)
+    parts = frame_parts(graph.edges_per_graph[frames.graph], at_most)
+    for part in parts:
+        framed = geometry.framed if len(parts) == 1 else copy_into_frames(graph, frames.graph[part])
+        part_vectors = vectors.detach().requires_grad_(differentiate)
+        part_rotation = rotation[part].detach().requires_grad_(differentiate)
+        output, copies = _run(model, framed, part_vectors, part_rotation, geometry.pairs)
+        outputs.append(output.detach())
+        if not differentiate:
+            continue
+        total = (output.energy.to(weight.dtype) * weight[part]).sum() * config.normalization.scale
+        edges = copies if request.gradient_spread else part_vectors
+        of_edges, of_rotation = torch.autograd.grad(
+            total, [edges, part_rotation], allow_unused=True, materialize_grads=True
+        )
+        grad_rotation[part] += of_rotation
+        if request.gradient_spread:
+            grad_copies.append(of_edges)
+            grad_vectors.index_add_(0, framed.edge_of_copy, of_edges)
+        else:
+            grad_vectors += of_edges
+    joined = outputs[0] if len(outputs) == 1 else NetworkOutput.join(outputs)
+    if not differentiate:
+        return _NetworkPass(output=joined)
+    return _NetworkPass(
+        output=joined,
+        grad_vectors=grad_vectors,
+        grad_rotation=grad_rotation,
+        grad_copies=torch.cat(grad_copies) if grad_copies else None,
+    )
+
+
+def frame_parts(edges_per_frame: Tensor, at_most: int) -> list[slice]:
+    """Split frames into consecutive parts of at most so many edges, or of one frame where it has more."""
     counts = edges_per_frame.tolist()
-    if sum(counts) <= at_most:
-        return [None]
-    parts: list[slice | None] = []
-    start, filled = 0, 0
+    parts, start, filled = [], 0, 0
     for index, count in enumerate(counts):
         if index > start and filled + count > at_most:
             parts.append(slice(start, index))
@@ -40,212 +230,88 @@ def frame_parts(edges_per_frame: Tensor, at_most: int) -> list[slice | None]:
     return [*parts, slice(start, len(counts))]
 
 
-class _Slopes:
-    """Derivatives of the weighted energy with respect to edge vectors, rotations and copies, added part by part."""
-
-    def __init__(self, vectors: Tensor, rotation: Tensor) -> None:
-        self._vectors, self._rotation = vectors, rotation
-        self.vectors, self.rotation = torch.zeros_like(vectors), torch.zeros_like(rotation)
-        self.copies: list[Tensor] = []
-
-    def leaves(self, part: slice | None, differentiate: bool) -> tuple[Tensor, Tensor]:
-        """Fresh leaves for a part."""
-        rotation = self._rotation if part is None else self._rotation[part]
-        return (
-            self._vectors.detach().requires_grad_(differentiate),
-            rotation.detach().requires_grad_(differentiate),
-        )
-
-    def add(
-        self,
-        total: Tensor,
-        part: slice | None,
-        vectors: Tensor,
-        rotation: Tensor,
-        copies: Tensor | None,
-        edge_of_copy: Tensor,
-    ) -> None:
-        """Differentiate ``total`` and add; ``copies`` where the edges of different frames are kept apart."""
-        inputs = [vectors if copies is None else copies, rotation]
-        of_edges, of_rotation = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
-        self.rotation[slice(None) if part is None else part] += of_rotation
-        if copies is None:
-            self.vectors += of_edges
-        else:
-            self.copies.append(of_edges)
-            self.vectors.index_add_(0, edge_of_copy, of_edges)
-
-
-class Evaluation:
-    """One forward pass and its derivatives.
-
-    Args:
-        model: The network.
-        config: Of the potential.
-        graph: The structures, after any rewiring.
-        frames: Which frames, or the frames themselves.
-        generator: For stochastic frames.
-        leaf: Prepare for derivatives with respect to positions.
-        strained: Prepare for derivatives with respect to strain.
-        per_copy: Keep the edges of different frames apart, for the spread of gradient forces.
-        in_parts: Evaluate in parts of limited size; not for training.
-    """
-
-    def __init__(
-        self,
-        model: FAENet,
-        config: PotentialConfig,
-        graph: AtomGraph,
-        frames: FrameMode | Frames,
-        generator: torch.Generator | None,
-        *,
-        leaf: bool,
-        strained: bool,
-        per_copy: bool,
-        in_parts: bool,
-    ) -> None:
-        self.normalization = config.normalization
-        # A structure without a volume has no stress: zero, with a zero gradient, harmless beside others in a batch.
-        self.volume = torch.where(graph.volume > 0, graph.volume, torch.inf)
-        if leaf:
-            graph = graph.replace(positions=graph.positions.detach().requires_grad_())
-        self.positions = graph.positions
-        self.strain: Tensor | None = None
-        if strained:
-            self.strain = torch.zeros_like(graph.cell).requires_grad_()
-            deformation = torch.eye(3).to(graph.cell) + 0.5 * (self.strain + self.strain.transpose(1, 2))
-            graph = graph.replace(
-                positions=torch.einsum("ni,nij->nj", graph.positions, deformation[graph.graph_of_atom]),
-                cell=graph.cell @ deformation,
-            )
-        self.graph = graph
-        if not isinstance(frames, Frames):
-            frames = build_frames(graph, config.frames, frames, vacuum=config.model.cutoff, generator=generator)
-        self.frames = frames
-        self.framed = copy_into_frames(graph, self.frames.graph)
-        self.per_copy, self.vectors = per_copy, graph.edge_vectors()
-        self.pair_of_edge, self.edge_of_pair = graph.pairs()
-        self.copies: Tensor | None = None
-        self.slopes: _Slopes | None = None
-        if in_parts:
-            self.output = self._run_in_parts(model, leaf)
-        else:
-            self.output, self.copies = self._run(model, self.framed, self.vectors, self.frames.rotation)
-
-    def _run(
-        self, model: FAENet, framed: FramedGraph, vectors: Tensor, rotation: Tensor
-    ) -> tuple[NetworkOutput, Tensor]:
-        """The network on copies in frames ``rotation`` [n_frames, 3, 3], and the edge vectors of the copies."""
-        dtype = next(model.parameters()).dtype
-        copies = vectors.index_select(0, framed.edge_of_copy)
-        in_frame = into_frame(copies, rotation.index_select(0, framed.frame_of_edge)).to(dtype)
-        # The two directions of an edge have one length: what depends on it is computed once for both and all frames.
-        different = copies if self.per_copy else vectors.index_select(0, self.edge_of_pair)
-        distances = torch.linalg.vector_norm(different, dim=1).to(dtype)
-        row = None if self.per_copy else self.pair_of_edge.index_select(0, framed.edge_of_copy)
-        output: NetworkOutput = model(framed, in_frame, distances, row)
-        return output, copies
-
-    def _run_in_parts(self, model: FAENet, differentiate: bool) -> NetworkOutput:
-        """The network on all copies, a part of the frames at a time, with slopes if ``differentiate``."""
-        slopes = _Slopes(self.vectors.detach(), self.frames.rotation.detach())
-        outputs = []
-        for part in frame_parts(self.graph.edges_per_graph[self.frames.graph], EDGES_AT_ONCE[self.vectors.device.type]):
-            framed = self.framed if part is None else copy_into_frames(self.graph, self.frames.graph[part])
-            vectors, rotation = slopes.leaves(part, differentiate)
-            output, copies = self._run(model, framed, vectors, rotation)
-            if differentiate:
-                weight = self.frames.weight.detach() if part is None else self.frames.weight.detach()[part]
-                total = (output.energy.to(weight.dtype) * weight).sum() * self.normalization.scale
-                slopes.add(total, part, vectors, rotation, copies if self.per_copy else None, framed.edge_of_copy)
-            outputs.append(output.detach())
-        if differentiate:
-            self.slopes = slopes
-        return outputs[0] if len(outputs) == 1 else NetworkOutput.join(outputs)
-
-    def averages(self, wanted: set[str], kind: ForcesChoice) -> dict[str, Tensor]:
-        """Averages over frames in physical units, by the names of :class:`Prediction`."""
-        graph, frames, framed, output = self.graph, self.frames, self.framed, self.output
-        normalization = self.normalization
-        energy_of_copy = output.energy.to(graph.positions.dtype) * normalization.scale
-        averaged = _average(frames, energy_of_copy, graph.n_graphs)
-        references = self._references()
-        energy = averaged + normalization.shift + graph.sum_over_atoms(references)
-        result: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom, "energy": energy}
-        if "energies" in wanted and output.node_energy is not None:
-            weight = frames.weight[framed.frame_of_node] * normalization.scale
-            weighted = output.node_energy.to(energy.dtype) * weight
-            share = (normalization.shift / graph.atoms_per_graph.to(energy.dtype))[graph.graph_of_atom]
-            result["energies"] = (references + share).index_add(0, framed.atom_of_node, weighted)
-        if "energy_frame_std" in wanted:
-            deviation = (energy_of_copy - averaged[frames.graph]).square()
-            result["energy_frame_std"] = _average(frames, deviation, graph.n_graphs).sqrt()
-        if kind in ("direct", "both") and wanted & {"forces", "forces_frame_std"}:
-            result |= self._direct(wanted)
-        return result
-
-    def _references(self) -> Tensor:
-        """[n_atoms] (eV) reference energy of each atom."""
-        table = self.graph.cell.new_zeros(elements.MAX_Z + 1)
-        for symbol, value in self.normalization.references.items():
-            table[elements.atomic_number(symbol)] = value
-        return table[self.graph.atomic_numbers]
-
-    def derivatives(self, energy: Tensor, *, create_graph: bool, retain_graph: bool) -> dict[str, Tensor]:
-        """Forces, stress and force spread from energies [n_graphs]."""
-        spread_inside = self.per_copy and self.slopes is None
-        inputs = [x for x in (self.positions, self.strain, self.copies if spread_inside else None) if x is not None]
-        # An isolated atom's energy does not depend on its position; the zero term ties the two together.
-        total = energy.sum() + 0.0 * self.positions.sum()
-        if self.slopes is not None:
-            total = total + (self.slopes.vectors * self.vectors).sum()
-            total = total + (self.slopes.rotation * self.frames.rotation).sum()
-        grads = list(
-            torch.autograd.grad(
-                total,
-                inputs,
-                create_graph=create_graph,
-                retain_graph=create_graph or retain_graph,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        )
-        result = {"gradient_forces": -grads.pop(0)}
-        if self.strain is not None:
-            result["stress"] = grads.pop(0) / self.volume[:, None, None]
-        if self.per_copy:
-            of_copies = grads.pop(0) if self.slopes is None else torch.cat(self.slopes.copies)
-            result["forces_frame_std"] = self._gradient_spread(of_copies)
-        return result
-
-    def _gradient_spread(self, gradient: Tensor) -> Tensor:
-        """[n_atoms] spread over frames of forces at fixed frames, from dE/d(edge copies) [n_edge_copies, 3]."""
-        framed = self.framed
-        per_frame = gradient / self.frames.weight.detach()[framed.frame_of_edge][:, None]
-        force = per_frame.new_zeros(framed.n_nodes, 3).index_add(0, framed.centre, per_frame)
-        return self._spread(force.index_add(0, framed.neighbor, -per_frame))
-
-    def _direct(self, wanted: set[str]) -> dict[str, Tensor]:
-        assert self.output.node_force is not None
-        framed = self.framed
-        rotation = self.frames.rotation.index_select(0, framed.frame_of_node)
-        in_frame = self.output.node_force.to(rotation.dtype) * self.normalization.force_scale
-        lab = out_of_frame(in_frame, rotation)
-        weighted = lab * self.frames.weight[framed.frame_of_node][:, None]
-        result = {"direct_forces": lab.new_zeros(self.graph.n_atoms, 3).index_add(0, framed.atom_of_node, weighted)}
+def _averages(
+    normalization: NormalizationConfig, geometry: _Geometry, output: NetworkOutput, request: Request
+) -> dict[str, Tensor]:
+    """Averages over frames in physical units, by the names of :class:`Prediction`."""
+    graph, frames, framed, wanted = geometry.graph, geometry.frames, geometry.framed, request.properties
+    energy_of_copy = output.energy.to(graph.positions.dtype) * normalization.scale
+    averaged = _average(frames, energy_of_copy, graph.n_graphs)
+    references = graph.cell.new_tensor(normalization.reference_table)[graph.atomic_numbers]
+    energy = averaged + normalization.shift + graph.sum_over_atoms(references)
+    result: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom, "energy": energy}
+    if "energies" in wanted and output.node_energy is not None:
+        weight = frames.weight[framed.frame_of_node] * normalization.scale
+        weighted = output.node_energy.to(energy.dtype) * weight
+        share = (normalization.shift / graph.atoms_per_graph.to(energy.dtype))[graph.graph_of_atom]
+        result["energies"] = (references + share).index_add(0, framed.atom_of_node, weighted)
+    if "energy_frame_std" in wanted:
+        deviation = (energy_of_copy - averaged[frames.graph]).square()
+        result["energy_frame_std"] = _average(frames, deviation, graph.n_graphs).sqrt()
+    if request.direct:
+        assert output.node_force is not None
+        rotation = frames.rotation.index_select(0, framed.frame_of_node)
+        forces = out_of_frame(output.node_force.to(rotation.dtype) * normalization.force_scale, rotation)
+        weighted = forces * frames.weight[framed.frame_of_node][:, None]
+        result["direct_forces"] = forces.new_zeros(graph.n_atoms, 3).index_add(0, framed.atom_of_node, weighted)
         if "forces_frame_std" in wanted:
-            result["forces_frame_std"] = self._spread(lab)
-        return result
+            result["forces_frame_std"] = _spread(geometry, forces)
+    return result
 
-    def _spread(self, node_force: Tensor) -> Tensor:
-        """[n_atoms] weighted root mean square deviation of per-node forces [n_nodes, 3] from their mean."""
-        framed = self.framed
-        weight = self.frames.weight.detach()[framed.frame_of_node]
-        mean = node_force.new_zeros(self.graph.n_atoms, 3).index_add(
-            0, framed.atom_of_node, node_force * weight[:, None]
+
+def _derivatives(
+    geometry: _Geometry,
+    network: _NetworkPass,
+    energy: Tensor,
+    request: Request,
+    *,
+    create_graph: bool,
+    retain_graph: bool,
+) -> dict[str, Tensor]:
+    """Gradient forces, stress and the spread of gradient forces from energies [n_graphs]."""
+    copies = network.copies if request.gradient_spread else None
+    inputs = [x for x in (geometry.positions, geometry.strain, copies) if x is not None]
+    # The energy of an isolated atom does not depend on its position; the zero term connects the two.
+    total = energy.sum() + 0.0 * geometry.positions.sum()
+    if network.grad_vectors is not None and network.grad_rotation is not None:
+        total = total + (network.grad_vectors * geometry.vectors).sum()
+        total = total + (network.grad_rotation * geometry.frames.rotation).sum()
+    grads = list(
+        torch.autograd.grad(
+            total,
+            inputs,
+            create_graph=create_graph,
+            retain_graph=create_graph or retain_graph,
+            allow_unused=True,
+            materialize_grads=True,
         )
-        deviation = (node_force - mean[framed.atom_of_node]).square().sum(dim=1) * weight
-        return deviation.new_zeros(self.graph.n_atoms).index_add(0, framed.atom_of_node, deviation).sqrt()
+    )
+    result = {"gradient_forces": -grads.pop(0)}
+    if geometry.strain is not None:
+        # A structure without a volume has no stress: zero, with a zero gradient, also inside a batch.
+        volume = geometry.graph.volume.detach()
+        result["stress"] = grads.pop(0) / torch.where(volume > 0, volume, torch.inf)[:, None, None]
+    if request.gradient_spread:
+        grad_copies = grads.pop(0) if network.grad_copies is None else network.grad_copies
+        result["forces_frame_std"] = _gradient_spread(geometry, grad_copies)
+    return result
+
+
+def _gradient_spread(geometry: _Geometry, grad_copies: Tensor) -> Tensor:
+    """[n_atoms] spread over frames of forces at fixed frames, from dE/d(edge copies) [n_edge_copies, 3]."""
+    framed = geometry.framed
+    per_frame = grad_copies / geometry.frames.weight.detach()[framed.frame_of_edge][:, None]
+    force = per_frame.new_zeros(framed.n_nodes, 3).index_add(0, framed.centre, per_frame)
+    return _spread(geometry, force.index_add(0, framed.neighbor, -per_frame))
+
+
+def _spread(geometry: _Geometry, node_force: Tensor) -> Tensor:
+    """[n_atoms] weighted root mean square deviation of per-node forces [n_nodes, 3] from their mean."""
+    framed, n_atoms = geometry.framed, geometry.graph.n_atoms
+    weight = geometry.frames.weight.detach()[framed.frame_of_node]
+    mean = node_force.new_zeros(n_atoms, 3).index_add(0, framed.atom_of_node, node_force * weight[:, None])
+    deviation = (node_force - mean[framed.atom_of_node]).square().sum(dim=1) * weight
+    return deviation.new_zeros(n_atoms).index_add(0, framed.atom_of_node, deviation).sqrt()
 
 
 def _average(frames: Frames, per_frame: Tensor, n_graphs: int) -> Tensor:

@@ -1,29 +1,39 @@
 """Removal of the net force and torque of directly predicted forces.
 
-A direct head does not know Newton's third law; what it leaves pushes a structure through space and heats it up.
+A force decoder does not obey Newton's third law; the remaining net force accelerates the whole structure and heats it.
 """
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-Floats = NDArray[np.float64]
-
-
-def remove_net_force(forces: Floats) -> Floats:
-    """Forces [n_atoms, 3] (eV/Å) minus their mean over all atoms."""
-    balanced: Floats = forces - forces.mean(axis=0)
-    return balanced
+from faenet_calc.graphs.graph import AtomGraph
 
 
-def remove_torque(forces: Floats, positions: Floats) -> Floats:
-    """The forces [n_atoms, 3] (eV/Å) nearest to the given ones that have the same sum and no torque.
+def balanced_forces(forces: Tensor, graph: AtomGraph) -> Tensor:
+    """Remove the net force of every structure and, of structures without periodic directions, the torque.
 
-    With d_i = r_i − centroid, the correction is −α × d_i where (Σ |d|² 1 − d dᵀ) α = Σ d × f. The pseudo-inverse serves
-    linear molecules, which have no torque along their axis.
+    With d_i = r_i − centroid, the correction for the torque is −α × d_i where (Σ |d|² 1 − d dᵀ) α = Σ d × f. The
+    pseudo-inverse serves linear molecules, which have no torque along their axis. No smaller correction does the same.
+
+    Args:
+        forces: [n_atoms, 3] (eV/Å).
+        graph: The structures.
     """
-    arm = positions - positions.mean(axis=0)
-    torque = np.cross(arm, forces).sum(axis=0)
-    inertia = (arm**2).sum() * np.eye(3) - arm.T @ arm
-    turn = np.linalg.pinv(inertia, rcond=1e-10) @ torque
-    balanced: Floats = forces - np.cross(turn, arm)
-    return balanced
+    balanced = forces - _mean_over_atoms(forces, graph)
+    free = ~graph.pbc.any(dim=1)
+    if not bool(free.any()):
+        return balanced
+    arm = graph.positions.detach() - _mean_over_atoms(graph.positions.detach(), graph)
+    torque = graph.sum_over_atoms(torch.linalg.cross(arm, balanced))
+    moments = graph.sum_over_atoms(arm[:, :, None] * arm[:, None, :])
+    trace = moments.diagonal(dim1=1, dim2=2).sum(dim=1)
+    inertia = trace[:, None, None] * torch.eye(3).to(moments) - moments
+    inverse = torch.linalg.pinv(inertia, rtol=1e-10, hermitian=True)
+    turn = torch.einsum("gij,gj->gi", inverse, torque) * free[:, None]
+    return balanced - torch.linalg.cross(turn[graph.graph_of_atom], arm)
+
+
+def _mean_over_atoms(per_atom: Tensor, graph: AtomGraph) -> Tensor:
+    """[n_atoms, 3] the mean over the structure of each atom."""
+    mean = graph.sum_over_atoms(per_atom) / graph.atoms_per_graph[:, None]
+    return mean[graph.graph_of_atom]

@@ -1,36 +1,35 @@
-"""Potential: graph -> frames -> FAENet -> averaged Prediction; what calculator, drivers and training call.
+"""Potential: graph -> frames -> FAENet -> averaged Prediction.
 
-Geometry (positions, cell, edge vectors, frames) is float64 wherever the device has it; the network runs in its own
-dtype; energies are summed in the dtype of the geometry. Forces come back through the same path, frames included.
+Geometry (positions, cell, edge vectors, frames) is float64 wherever the device supports it; the network runs in its own
+dtype; energies are summed in the dtype of the geometry. Gradient forces go back through the same path, frames included.
 """
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from faenet_calc import elements
 from faenet_calc.errors import InputError
-from faenet_calc.frames.config import FrameMode
 from faenet_calc.frames.frames import Frames
 from faenet_calc.graphs import convert
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.network.config import DecoderConfig, ModelConfig
 from faenet_calc.network.faenet import FAENet
+from faenet_calc.potential.capabilities import Capabilities, ForcesChoice, FramesChoice, Request
 from faenet_calc.potential.config import PotentialConfig
-from faenet_calc.potential.forward import Evaluation, ForcesChoice
+from faenet_calc.potential.device import as_dtype
+from faenet_calc.potential.forward import forward
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.potential.presets import preset as preset_config
 from faenet_calc.settings import from_mapping, to_mapping
 
-PROPERTIES = ("energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std")
-FramesChoice = Literal["auto"] | FrameMode
-
 
 class Potential(nn.Module):
-    """An energy function of atomic structures with its meaning: references, units, elements, frames."""
+    """A network with everything that turns it into an energy function: references, units, elements and frames."""
 
     def __init__(self, config: PotentialConfig) -> None:
         super().__init__()
@@ -62,6 +61,11 @@ class Potential(nn.Module):
     def supported_elements(self) -> tuple[int, ...]:
         """Atomic numbers that can be embedded."""
         return self.config.supported_elements or tuple(range(1, self.config.model.atoms.n_elements + 1))
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What can be predicted, and why the rest cannot."""
+        return Capabilities.of(self.config)
 
     @property
     def needs_tags(self) -> bool:
@@ -116,23 +120,23 @@ class Potential(nn.Module):
             forces: "auto" is the checkpoint's own kind.
             generator: Needed for stochastic frames.
         """
-        if properties is None:
-            properties = ("energy",) if self.config.forces == "none" and forces == "auto" else ("energy", "forces")
         graph = self.graph(structures)
-        evaluated = self.evaluate(graph, properties=properties, frames=frames, forces=forces, generator=generator)
-        return evaluated.detach()
+        return self.evaluate(graph, properties=properties, frames=frames, forces=forces, generator=generator).detach()
 
     def evaluate(
         self,
         graph: AtomGraph,
         *,
-        properties: Collection[str] = ("energy", "forces"),
+        properties: Collection[str] | None = None,
         frames: FramesChoice | Frames = "auto",
         forces: ForcesChoice = "auto",
         generator: torch.Generator | None = None,
         create_graph: bool = False,
+        memory_bytes: int | None = None,
     ) -> Prediction:
-        """Predict a batch of graphs; the path of inference and of training.
+        """Predict a batch of graphs in one pass; inference and training both call it.
+
+        :class:`~faenet_calc.potential.predictor.Predictor` divides any number of graphs into such batches.
 
         Args:
             graph: From :meth:`graph`.
@@ -141,64 +145,33 @@ class Potential(nn.Module):
             forces: "both" gives gradient and direct forces (``forces`` is then the checkpoint's own kind).
             generator: Needed for stochastic frames.
             create_graph: Keep gradient forces and stress differentiable, for training on them.
+            memory_bytes: Memory budget (bytes): the frames are evaluated in parts that fit; None for the device's
+                default. Not used in training.
         """
-        wanted, kind = self._check_request(properties, forces)
+        request = self.capabilities.request(properties, forces, frames)
+        return self.run(graph, request, generator=generator, create_graph=create_graph, memory_bytes=memory_bytes)
+
+    def run(
+        self,
+        graph: AtomGraph,
+        request: Request,
+        *,
+        generator: torch.Generator | None = None,
+        create_graph: bool = False,
+        memory_bytes: int | None = None,
+    ) -> Prediction:
+        """Make a prediction that :attr:`capabilities` has checked; arguments as in :meth:`evaluate`."""
         kept = self._kept_atoms(graph)
-        reduced = graph if kept is None else graph.keep_atoms(kept)
-        spread = "forces_frame_std" in wanted
-        gradient = ("forces" in wanted and kind in ("gradient", "both")) or "stress" in wanted
-        gradient = gradient or (spread and kind != "direct")
-        training = torch.is_grad_enabled() and any(p.requires_grad for p in self.model.parameters())
-        with torch.set_grad_enabled(training or gradient):
-            work = Evaluation(
-                self.model,
-                self.config,
-                reduced,
-                self.config.frames.mode if isinstance(frames, str) and frames == "auto" else frames,
-                generator,
-                leaf=gradient,
-                strained="stress" in wanted,
-                per_copy=spread and kind != "direct",
-                in_parts=not training and not create_graph,
-            )
-            result = work.averages(wanted, kind)
-            if gradient:
-                result |= work.derivatives(result["energy"], create_graph=create_graph, retain_graph=training)
-            prediction = self._choose_forces(result, wanted, kind)
+        prediction = forward(
+            self.model,
+            self.config,
+            graph if kept is None else graph.keep_atoms(kept),
+            request,
+            generator=generator,
+            create_graph=create_graph,
+            memory_bytes=memory_bytes,
+        )
         return prediction if kept is None else _scatter_back(prediction, graph, kept)
-
-    def _choose_forces(self, result: dict[str, Tensor], wanted: set[str], kind: ForcesChoice) -> Prediction:
-        """The prediction with ``forces`` of the chosen kind, or without forces where only stress was asked for."""
-        if "forces" not in wanted:
-            result.pop("gradient_forces", None)
-            return Prediction(**result)
-        own = self.config.forces if kind == "both" else kind
-        return Prediction(**result, forces=result["direct_forces" if own == "direct" else "gradient_forces"])
-
-    def _check_request(self, properties: Collection[str], forces: ForcesChoice) -> tuple[set[str], ForcesChoice]:
-        """The properties as a set and the kind of forces, or an InputError that says what this potential can do."""
-        wanted = {properties} if isinstance(properties, str) else set(properties)
-        unknown = wanted - set(PROPERTIES)
-        if unknown:
-            raise InputError(f"unknown properties {sorted(unknown)}; choose from {', '.join(PROPERTIES)}")
-        if "energies" in wanted and not self.model.has_atom_energies:
-            raise InputError(
-                "this potential mixes structure energies (upstream's 'concat'); it has no per-atom energies"
-            )
-        has_direct = self.model.decoder is not None
-        kind: ForcesChoice = forces
-        if forces == "auto":
-            kind = "direct" if self.config.forces == "direct" else "gradient"
-            if self.config.forces == "none" and wanted & {"forces", "forces_frame_std", "stress"}:
-                raise InputError(
-                    "this potential was trained on energies only; its gradient can be had with forces='gradient', but "
-                    "it was never compared with forces"
-                )
-        if kind in ("direct", "both") and not has_direct:
-            raise InputError(
-                "direct forces were asked for, but this potential has no force decoder; use forces='gradient'"
-            )
-        return wanted, kind
 
     def _kept_atoms(self, graph: AtomGraph) -> Tensor | None:
         """[n_atoms] bool, the atoms that remain after rewiring; None for all."""
@@ -223,17 +196,6 @@ def _scatter_back(result: Prediction, graph: AtomGraph, kept: Tensor) -> Predict
             full = value.new_zeros(graph.n_atoms, *value.shape[1:])
             changes[name] = full.index_copy(0, torch.nonzero(kept)[:, 0], value)
     return dataclasses.replace(result, **changes)
-
-
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """A torch dtype from its name; float32 or float64."""
-    found = _DTYPES.get(str(dtype).removeprefix("torch."))
-    if found is None:
-        raise InputError(f"dtype={dtype!r}, expected 'float32' or 'float64'")
-    return found
 
 
 def build_potential(

@@ -1,27 +1,37 @@
-"""Prediction: what a potential says about a batch."""
+"""Prediction: the results of a potential for a batch of structures."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+_PER_GRAPH = frozenset({"energy", "stress", "energy_frame_std", "energy_comm", "energy_var", "stress_var"})
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction:
-    """What a potential says about a batch; None where it was not asked for.
+    """Results for a batch of structures; None for what was not requested.
+
+    The last five are those of a committee, under the names that MACE uses; the other values are then averages over its
+    members.
 
     Attributes:
         graph_of_atom: [n_atoms] int64.
         energy: [n_graphs] (eV).
         energies: [n_atoms] (eV), sums to ``energy``.
-        forces: [n_atoms, 3] (eV/Å), of the kind that was chosen.
+        forces: [n_atoms, 3] (eV/Å), of the chosen kind.
         gradient_forces: [n_atoms, 3] (eV/Å), -dE/dx through the frames.
         direct_forces: [n_atoms, 3] (eV/Å), of the force decoder.
         stress: [n_graphs, 3, 3] (eV/Å³); zero for a structure without a volume.
         energy_frame_std: [n_graphs] (eV), spread of the energy over frames.
         forces_frame_std: [n_atoms] (eV/Å), root mean square deviation of an atom's force vector over frames.
+        energy_comm: [n_graphs, n_members] (eV).
+        energy_var: [n_graphs] (eV²), population variance.
+        forces_comm: [n_atoms, n_members, 3] (eV/Å).
+        forces_var: [n_atoms, 3] (eV²/Å²).
+        stress_var: [n_graphs, 3, 3] (eV²/Å⁶).
     """
 
     graph_of_atom: Tensor
@@ -33,27 +43,54 @@ class Prediction:
     stress: Tensor | None = None
     energy_frame_std: Tensor | None = None
     forces_frame_std: Tensor | None = None
+    energy_comm: Tensor | None = None
+    energy_var: Tensor | None = None
+    forces_comm: Tensor | None = None
+    forces_var: Tensor | None = None
+    stress_var: Tensor | None = None
+
+    @property
+    def n_graphs(self) -> int:
+        """Number of structures."""
+        return len(self.energy)
+
+    def values(self) -> dict[str, Tensor]:
+        """The results that were requested, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None and name != "graph_of_atom"}
 
     def _map(self, function: Callable[[str, Tensor], Tensor]) -> "Prediction":
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{k: function(k, v) for k, v in values.items() if v is not None})
+        changed = {name: function(name, value) for name, value in self.values().items()}
+        return dataclasses.replace(self, graph_of_atom=self.graph_of_atom, **changed)
 
     def detach(self) -> "Prediction":
-        """The same numbers without their history."""
+        """The same values without their autograd history."""
         return self._map(lambda _, value: value.detach())
 
     def split(self) -> "list[Prediction]":
         """One prediction per structure."""
-        n_graphs = len(self.energy)
-        ends = torch.cumsum(torch.bincount(self.graph_of_atom, minlength=n_graphs), 0).tolist()
-        per_graph = {"energy", "stress", "energy_frame_std"}
+        if self.n_graphs == 1:
+            return [self]
+        ends = torch.cumsum(torch.bincount(self.graph_of_atom, minlength=self.n_graphs), 0).tolist()
         members = []
         for index, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-            atoms, graphs = slice(start, end), slice(index, index + 1)
-
-            def cut(name: str, value: Tensor, atoms: slice = atoms, graphs: slice = graphs) -> Tensor:
-                part = value[graphs if name in per_graph else atoms]
-                return torch.zeros_like(part) if name == "graph_of_atom" else part
-
-            members.append(self._map(cut))
+            parts = {
+                name: value[index : index + 1] if name in _PER_GRAPH else value[start:end]
+                for name, value in self.values().items()
+            }
+            members.append(Prediction(graph_of_atom=torch.zeros_like(self.graph_of_atom[start:end]), **parts))
         return members
+
+
+def committee_average(members: Sequence[Prediction]) -> Prediction:
+    """Average predictions of the same structures; with several members, add their values and population variance."""
+    if len(members) == 1:
+        return members[0]
+    results: dict[str, Tensor] = {}
+    for name in members[0].values():
+        values = torch.stack([getattr(member, name) for member in members], dim=1)
+        results[name] = values.mean(dim=1)
+        if name in ("energy", "forces", "stress"):
+            results[f"{name}_var"] = values.var(dim=1, correction=0)
+        if name in ("energy", "forces"):
+            results[f"{name}_comm"] = values
+    return Prediction(graph_of_atom=members[0].graph_of_atom, **results)

@@ -15,7 +15,8 @@ from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, fcc211, molecule
 from numpy.typing import NDArray
 
-from faenet_calc.potential.potential import FramesChoice, Potential
+from faenet_calc.potential.capabilities import FramesChoice
+from faenet_calc.potential.potential import Potential
 
 Matrix = NDArray[np.float64]
 

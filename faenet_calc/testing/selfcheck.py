@@ -214,7 +214,7 @@ def _round_off_rows(potential: Potential, exact: Potential, name: str, atoms: At
 
 def _description_rows(exact: Potential, name: str, atoms: Atoms) -> list[CheckRow]:
     """What remains of frame dependence: pure model error, for information."""
-    if exact.config.frames.kind == "none":
+    if "energy_frame_std" not in exact.capabilities.properties():
         return []
     spread = exact.predict(atoms, ("energy", "energy_frame_std")).energy_frame_std
     assert spread is not None

@@ -1,30 +1,28 @@
-"""Errors of a potential over a data set: the numbers of validation, of ``evaluate`` and of reports."""
+"""Errors of a potential over a data set, for validation, ``evaluate`` and reports."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from faenet_calc.data.dataset import GraphDataset, LabelledBatch, collate
-from faenet_calc.frames.config import FrameMode
-from faenet_calc.potential.forward import ForcesChoice
-from faenet_calc.potential.potential import FramesChoice, Potential
+from faenet_calc.data.dataset import GraphDataset, LabelledBatch, LabelledGraph, collate
+from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.capabilities import ForcesChoice, FramesChoice
+from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
-from faenet_calc.training.batches import Indices, ordered_batches
+from faenet_calc.potential.predictor import BatchSize, Predictor
+from faenet_calc.training.batches import Indices
 from faenet_calc.training.distributed import Ranks
 from faenet_calc.training.loss import Loss
 from faenet_calc.training.metrics import MetricSums, batch_metrics
 
-EDGE_COPIES = 120_000  # of one evaluation batch: about 1 GB of intermediate values for the large presets
-FRAMES_OF_MODE: dict[str, int] = {"one": 1, "stochastic": 1, "pair": 2, "all": 8, "exact": 40}
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StructureRecord:
-    """What was predicted for one structure.
+    """Labels and predictions of one structure.
 
     Attributes:
         index: In the data set.
@@ -67,42 +65,50 @@ def assess(
     free_atoms_only: bool = False,
     records: bool = False,
     ranks: Ranks | None = None,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
+    batch_size: BatchSize = "auto",
     progress: Callable[[int], Any] | None = None,
 ) -> Assessment:
     """Compare predictions with labels; processes share the structures and all get the result.
 
     Args:
-        potential: With its weights as they are; nothing is changed.
+        potential: The potential, in its current state.
         dataset: The structures.
-        indices: Which of them.
-        frames: "auto" is the potential's own.
-        forces: "auto" is the potential's own.
-        loss: Also its value, over the same structures.
-        free_atoms_only: Force errors of unconstrained atoms only.
-        records: Keep what was predicted for every structure.
+        indices: Indices of the structures to compare.
+        frames: "auto" for the potential's own mode.
+        forces: "auto" for the potential's own kind.
+        loss: Also compute this loss over the same structures.
+        free_atoms_only: Count force errors of unconstrained atoms only.
+        records: Keep the prediction of every structure.
         ranks: The processes that share the work.
-        generator: For stochastic frames.
+        seed: Random seed of stochastic frames.
+        batch_size: As in :meth:`Predictor.predict`.
         progress: Called with the number of structures of each batch.
     """
     ranks = ranks or Ranks()
-    mode: FrameMode = potential.config.frames.mode if frames == "auto" else frames
-    batches = ordered_batches(indices, dataset.n_edges, EDGE_COPIES / FRAMES_OF_MODE[mode])[ranks.rank :: ranks.world]
+    if loss is not None and len(loss.properties) > 1:
+        forces = loss.forces
+    predictor = Predictor(potential, frames=frames, forces=forces, seed=seed)
+    labelled = [name for name in ("forces", "stress") if name in predictor.properties and dataset.n_labels.get(name)]
+    properties = {"energy", *labelled, *(() if loss is None else loss.properties)}
+    waiting: deque[LabelledGraph] = deque()
+
+    def graphs() -> Iterator[AtomGraph]:
+        by_size = sorted(indices.tolist(), key=lambda index: (int(dataset.n_edges[index]), index))
+        for index in by_size[ranks.rank :: ranks.world]:
+            waiting.append(dataset[index])
+            yield waiting[-1].graph.to(device=potential.device)
+
     sums, kept = MetricSums(), []
-    properties, kind = _properties(potential, dataset, forces, loss)
-    with torch.no_grad():
-        for members in batches:
-            batch = collate([dataset[int(index)] for index in members]).to(potential.device)
-            prediction = potential.evaluate(
-                batch.graph, properties=properties, frames=mode, forces=kind, generator=generator
-            ).detach()
-            sums.merge(batch_metrics(prediction, batch, free_atoms_only=free_atoms_only))
-            if loss is not None:
-                _add_loss(sums, loss, prediction, batch)
-            if records:
-                kept += _records(prediction, batch)
-            if progress is not None:
-                progress(len(members))
+    for prediction in predictor.predict_batches(graphs(), properties, batch_size=batch_size):
+        batch = collate([waiting.popleft() for _ in range(prediction.n_graphs)]).to(potential.device)
+        sums.merge(batch_metrics(prediction, batch, free_atoms_only=free_atoms_only))
+        if loss is not None:
+            _add_loss(sums, loss, prediction, batch)
+        if records:
+            kept += _records(prediction, batch)
+        if progress is not None:
+            progress(prediction.n_graphs)
     total, everything = MetricSums(), []
     for part_sums, part_records in ranks.gather((sums, kept)):
         total.merge(part_sums)
@@ -114,23 +120,6 @@ def assess(
         )
     everything.sort(key=lambda record: record.index)
     return Assessment(metrics=metrics, n_structures=len(indices), records=tuple(everything))
-
-
-def _properties(
-    potential: Potential, dataset: GraphDataset, forces: ForcesChoice, loss: Loss | None
-) -> tuple[list[str], ForcesChoice]:
-    """What is worth predicting: what the potential has and the data set has labels for."""
-    has_forces = potential.config.forces != "none" or forces != "auto"
-    wanted = ["energy"]
-    if has_forces and dataset.n_labels.get("forces"):
-        wanted.append("forces")
-    if has_forces and dataset.n_labels.get("stress") and potential.config.frames.differentiable:
-        wanted.append("stress")
-    if loss is not None:
-        wanted = sorted({*wanted, *loss.properties})
-        if loss.forces == "both":
-            return wanted, "both"
-    return wanted, forces
 
 
 def _add_loss(sums: MetricSums, loss: Loss, prediction: Prediction, batch: LabelledBatch) -> None:

@@ -83,20 +83,6 @@ def shares(batch: Indices, costs: NDArray[np.generic], n_parts: int) -> list[Ind
     return [np.array(part, dtype=np.int64) for part in parts]
 
 
-def ordered_batches(indices: Indices, costs: NDArray[np.generic], limit: float) -> list[Indices]:
-    """Batches in order of size for evaluation, each of at most ``limit`` cost or one structure."""
-    batches: list[list[int]] = []
-    load = 0.0
-    for structure in sorted(indices.tolist(), key=lambda index: (float(costs[index]), index)):
-        cost = float(costs[structure])
-        if not batches or load + cost > limit:
-            batches.append([])
-            load = 0.0
-        batches[-1].append(structure)
-        load += cost
-    return [np.array(batch, dtype=np.int64) for batch in batches]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replay:
     """Old data that is mixed into every batch of a fine-tuning.

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from faenet_calc.errors import InputError
+from faenet_calc.potential.device import pick_device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +98,15 @@ def joined_ranks() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def pick_device(name: str, ranks: Ranks) -> torch.device:
-    """The device of a run; total energies need float64, which mps lacks."""
+def training_device(name: str, ranks: Ranks) -> torch.device:
+    """Return the device of a run; "auto" picks the CUDA device of this process, or the CPU.
+
+    Total energies need float64, which mps lacks.
+    """
     if name == "auto":
-        return torch.device("cuda", ranks.local_rank) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"run.device = {name!r} is not a torch device: auto, cpu, cuda or cuda:0") from error
+        device = pick_device(local_rank=ranks.local_rank)
+        return torch.device("cpu") if device.type == "mps" else device
+    device = pick_device(name)
     if device.type == "mps":
         raise InputError("run.device = 'mps': training needs float64 energies, which mps lacks; use cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"run.device = {name!r}, but torch finds no CUDA device; use cpu")
     return device

@@ -26,7 +26,7 @@ from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, sha
 from faenet_calc.training.config import TrainConfig
 from faenet_calc.training.config_file import config_from_mapping, config_to_mapping, dump_config, resumed_config
 from faenet_calc.training.determinism import deterministic
-from faenet_calc.training.distributed import Ranks, joined_ranks, pick_device
+from faenet_calc.training.distributed import Ranks, joined_ranks, training_device
 from faenet_calc.training.loss import TERMS, Loss
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
 from faenet_calc.training.optimizer import build_optimizer
@@ -91,7 +91,7 @@ def train(
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     with joined_ranks() as ranks:
-        device = pick_device(config.run.device, ranks)
+        device = training_device(config.run.device, ranks)
         folder = Path(config.run.out_dir)
         if ranks.writes:
             folder.mkdir(parents=True, exist_ok=True)
@@ -343,7 +343,6 @@ class Run:
             self.ranks.copy_from_first([b for b in potential.buffers() if b.is_floating_point()])
         frames = self.config.run.validation_frames
         val = self.prepared.val
-        generator = torch.Generator().manual_seed(self.config.run.seed) if frames == "stochastic" else None
         evaluated.eval()
         found: Assessment = assess(
             evaluated,
@@ -353,7 +352,7 @@ class Run:
             loss=self.loss,
             free_atoms_only=self.config.loss.free_atoms_only,
             ranks=self.ranks,
-            generator=generator,
+            seed=self.config.run.seed,
         )
         value = found.metrics.get(stop.metric)
         if value is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from faenet_calc.data.dataset import LabelledBatch
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.tags import ADSORBATE
-from faenet_calc.potential.forward import ForcesChoice
+from faenet_calc.potential.capabilities import ForcesChoice
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.training.config import LossConfig, LossKind
@@ -38,7 +38,7 @@ class Loss:
         if forces == "none":
             self.weights["forces"] = 0.0
         self.forces: ForcesChoice = "direct" if forces == "direct" else "gradient"
-        if self.weights["conservation"] > 0:
+        if self.weights["conservation"] > 0 or (forces == "direct" and self.weights["stress"] > 0):
             self.forces = "both"
 
     @property
@@ -63,7 +63,7 @@ class Loss:
             batch.graph,
             properties=self.properties,
             frames=frames,  # type: ignore[arg-type]
-            forces=self.forces if "forces" in self.properties else "auto",
+            forces=self.forces if len(self.properties) > 1 else "auto",
             create_graph=self.needs_second_derivatives,
         )
 

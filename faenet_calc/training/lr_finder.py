@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from faenet_calc.training.batches import epoch_batches
 from faenet_calc.training.config import TrainConfig
-from faenet_calc.training.distributed import Ranks, pick_device
+from faenet_calc.training.distributed import Ranks, training_device
 from faenet_calc.training.loop import Run
 from faenet_calc.training.schedule import Schedule
 
@@ -37,7 +37,7 @@ def find_rate(config: TrainConfig) -> RateSweep:
         settings = dataclasses.replace(config.run, out_dir=folder, tensorboard=False, max_epochs=1, time_limit_s=None)
         ranks = Ranks()
         run = Run(
-            dataclasses.replace(config, run=settings), pick_device(settings.device, ranks), ranks,
+            dataclasses.replace(config, run=settings), training_device(settings.device, ranks), ranks,
             resume=False, progress=False,
         )  # fmt: skip
         plan = run.schedule

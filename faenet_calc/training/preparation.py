@@ -13,7 +13,8 @@ from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.data.splits import split_dataset
 from faenet_calc.errors import InputError
 from faenet_calc.potential.config import NormalizationConfig
-from faenet_calc.potential.potential import Potential, as_dtype
+from faenet_calc.potential.device import as_dtype
+from faenet_calc.potential.potential import Potential
 from faenet_calc.training.batches import Indices, Replay
 from faenet_calc.training.config import DataConfig, TrainConfig
 from faenet_calc.training.config_file import potential_config

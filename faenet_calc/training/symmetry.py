@@ -1,10 +1,11 @@
-"""Symmetry metrics of the paper: how much a prediction changes when a structure is rotated or reflected.
+"""Symmetry metrics of the paper: changes of a prediction when a structure is rotated or reflected.
 
 Defined per structure and absolute, unlike the paper's signed averages: Rot-I and Refl-I are mean |ΔE| (eV) over
 structures, F-Rot-E and F-Refl-E the mean |ΔF| per component (eV/Å) after turning forces back, and %-diff is
 100 · mean(|ΔE| / |E|) of rotations. With stochastic frames the two predictions draw different frames, as in use.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,9 @@ from faenet_calc.data.dataset import GraphDataset
 from faenet_calc.frames.frames import out_of_frame
 from faenet_calc.frames.lattice import random_rotation, random_turn_about_z
 from faenet_calc.graphs.graph import AtomGraph
-from faenet_calc.potential.potential import FramesChoice, Potential
+from faenet_calc.potential.capabilities import FramesChoice
+from faenet_calc.potential.potential import Potential
+from faenet_calc.potential.predictor import Predictor
 from faenet_calc.training.batches import Indices
 
 
@@ -26,7 +29,7 @@ class SymmetryMetrics:
         rot_i, refl_i: (eV) per structure.
         percent_diff: (%) of the energy, rotations.
         f_rot_e, f_refl_e: (eV/Å) per component; None for a potential without forces.
-        n_structures: How many were turned.
+        n_structures: Number of structures.
     """
 
     rot_i: float
@@ -46,36 +49,44 @@ def symmetry_metrics(
     seed: int = 0,
     about_z: bool = False,
 ) -> SymmetryMetrics:
-    """Turn every structure once at random and reflect it once.
+    """Rotate every structure once at random and reflect it once.
 
     Args:
-        potential: To be tested.
+        potential: The potential to test.
         dataset: The structures.
-        indices: Which of them.
+        indices: Indices of the structures to transform.
         frames: As in :meth:`Potential.evaluate`.
-        seed: Of the transformations and of stochastic frames.
+        seed: Random seed of the transformations and of stochastic frames.
         about_z: Rotations about z and reflections in planes that contain z only (the paper's OC20 tables).
     """
-    generator = torch.Generator().manual_seed(seed)
-    has_forces = potential.config.forces != "none"
+    turns: list[Tensor] = []
+
+    def graphs() -> Iterator[AtomGraph]:
+        generator = torch.Generator().manual_seed(seed)
+        for index in indices.tolist():
+            graph = dataset[index].graph.to(device=potential.device)
+            yield graph
+            for reflect in (False, True):
+                turn = random_turn_about_z(generator) if about_z else random_rotation(generator)
+                if reflect:
+                    turn = turn @ torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=turn.dtype))
+                turns.append(turn.to(graph.positions))
+                yield graph.replace(positions=graph.positions @ turns[-1], cell=graph.cell @ turns[-1])
+
+    predictor = Predictor(potential, frames=frames, seed=seed)
+    wanted = [name for name in ("energy", "forces") if name in predictor.properties]
+    predictions = predictor.predict(graphs(), wanted)
     sums: dict[str, list[float]] = {name: [] for name in ("rot", "refl", "percent", "f_rot", "f_refl")}
-    for index in indices.tolist():
-        graph = dataset[index].graph.to(device=potential.device)
-        energy, forces = _predict(potential, graph, frames, generator, has_forces)
-        for name in ("rot", "refl"):
-            turn = random_turn_about_z(generator) if about_z else random_rotation(generator)
-            if name == "refl":
-                turn = turn @ torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=turn.dtype))
-            turn = turn.to(graph.positions)
-            turned = graph.replace(positions=graph.positions @ turn, cell=graph.cell @ turn)
-            new_energy, new_forces = _predict(potential, turned, frames, generator, has_forces)
-            change = abs(new_energy - energy)
+    for number, original in enumerate(predictions):
+        energy = float(original.energy[0])
+        for step, (name, changed) in enumerate(zip(("rot", "refl"), predictions, strict=False)):
+            change = abs(float(changed.energy[0]) - energy)
             sums[name].append(change)
             if name == "rot":
                 sums["percent"].append(100 * change / max(abs(energy), 1e-12))
-            if forces is not None and new_forces is not None:
-                back = out_of_frame(new_forces, turn.expand(len(forces), 3, 3))
-                sums[f"f_{name}"].append(float((back - forces).abs().mean()))
+            if original.forces is not None and changed.forces is not None:
+                back = out_of_frame(changed.forces, turns[2 * number + step].expand(len(original.forces), 3, 3))
+                sums[f"f_{name}"].append(float((back - original.forces).abs().mean()))
     means = {name: sum(values) / len(values) if values else None for name, values in sums.items()}
     return SymmetryMetrics(
         rot_i=means["rot"] or 0.0,
@@ -85,12 +96,3 @@ def symmetry_metrics(
         f_refl_e=means["f_refl"],
         n_structures=len(indices),
     )
-
-
-def _predict(
-    potential: Potential, graph: AtomGraph, frames: FramesChoice, generator: torch.Generator, has_forces: bool
-) -> tuple[float, Tensor | None]:
-    properties = ("energy", "forces") if has_forces else ("energy",)
-    with torch.no_grad():
-        found = potential.evaluate(graph, properties=properties, frames=frames, generator=generator).detach()
-    return float(found.energy[0]), found.forces

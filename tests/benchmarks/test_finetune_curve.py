@@ -122,7 +122,7 @@ def test_scratch_has_the_shape_of_the_start_but_not_its_weights(data, start):
     tuned, fresh = (
         benchmark.trained_calculator(str(start), scratch, run[:4], settings)[0] for scratch in (False, True)
     )
-    shapes = [[tuple(p.shape) for p in calc.committee.members[0].parameters()] for calc in (tuned, fresh)]
+    shapes = [[tuple(p.shape) for p in calc.predictor.committee.members[0].parameters()] for calc in (tuned, fresh)]
     assert shapes[0] == shapes[1]
     assert isinstance(tuned, FAENetCalculator)
 

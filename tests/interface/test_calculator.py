@@ -50,14 +50,13 @@ def slab():
 def count_evaluations(monkeypatch):
     """Properties and gradient mode of every evaluation."""
     calls = []
-    original = potential.Potential.evaluate
+    original = potential.Potential.run
 
-    def evaluate(self, graph, **kwargs):
-        result = original(self, graph, **kwargs)
-        calls.append((set(kwargs["properties"]), result.energy.requires_grad))
-        return result
+    def run(self, graph, request, **kwargs):
+        calls.append((set(request.properties), request.gradient))
+        return original(self, graph, request, **kwargs)
 
-    monkeypatch.setattr(potential.Potential, "evaluate", evaluate)
+    monkeypatch.setattr(potential.Potential, "run", run)
     return calls
 
 
@@ -122,7 +121,7 @@ def test_changes_are_noticed(slab, change):
     assert calc.check_state(slab) == []
     changes[change]()
     assert calc.check_state(slab) == [change]
-    fresh = FAENetCalculator(calc.committee.members[0])
+    fresh = FAENetCalculator(calc.predictor.committee.members[0])
     np.testing.assert_array_equal(slab.get_forces(), fresh.get_property("forces", slab))
     if change != "pbc":  # the vacuum is wider than the cutoff: nothing changes but the question
         assert np.abs(slab.get_forces() - before).max() > 1e-9
@@ -346,12 +345,13 @@ def test_predict_equals_one_by_one(gradient_potential, slab):
     assert calc.predict([]) == []
 
 
-def test_predict_cuts_batches_by_work(gradient_potential, slab, count_evaluations, monkeypatch):
+def test_predict_cuts_batches_by_memory(gradient_potential, slab, count_evaluations):
     calc = FAENetCalculator(gradient_potential)
-    monkeypatch.setattr("faenet_calc.calculator.batches.EDGE_COPIES", {"cpu": 1})
     assert len(calc.predict([slab] * 3, ["energy"])) == 3
-    assert len(count_evaluations) == 3
-    monkeypatch.undo()
+    assert len(count_evaluations) == 1
+    calc.predictor.memory_bytes = 1
+    assert len(calc.predict([slab] * 3, ["energy"])) == 3
+    assert len(count_evaluations) == 4
 
 
 def test_predict_shows_progress(gradient_potential, slab, capsys):
@@ -422,7 +422,7 @@ def test_unavailable_properties_say_why(gradient_potential, direct_potential, sl
         (FAENetCalculator(gradient_potential), molecule("H2O"), "stress", "here the structure is not periodic"),
         (FAENetCalculator(gradient_potential, frames="one"), slab, "energy_frame_std", "a single frame has no spread"),
         (FAENetCalculator(gradient_potential), slab, "energy_var", "needs a committee; give a list or glob"),
-        (FAENetCalculator(gradient_potential), slab, "dipole", "known are energy, free_energy"),
+        (FAENetCalculator(gradient_potential), slab, "dipole", "known are energy, energies"),
         (FAENetCalculator(build(forces="none")), slab, "forces", "trained on energies only"),
     ]
     for calc, atoms, name, message in cases:

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from ase import Atoms
 from ase.build import bulk, fcc111, molecule
 from ase.constraints import FixAtoms
 from ase.io import read, write
@@ -254,12 +255,18 @@ def test_relax_goes_on_with_the_others(files, model):
 
 
 def test_warnings_are_one_line(files, model):
-    molecule("CO").write(files / "co.xyz")
-    result = run("predict", "-m", model, files / "co.xyz")
+    Atoms("Cu2", positions=[[0, 0, 0], [0, 0, 30]]).write(files / "apart.xyz")
+    result = run("predict", "-m", model, files / "apart.xyz")
     assert result.exit_code == 0, result.output
-    (line,) = [line for line in result.stderr.splitlines() if "train" in line]
-    assert line.startswith("Warning: ") and "C" in line and ".py" not in line
-    assert run("predict", "-m", model, files / "co.xyz", "-q").stderr == ""
+    (line,) = [line for line in result.stderr.splitlines() if "no neighbour" in line]
+    assert line.startswith("Warning: ") and ".py" not in line
+    assert run("predict", "-m", model, files / "apart.xyz", "-q").stderr == ""
+
+
+def test_elements_that_were_never_trained_on_are_refused(files, model):
+    molecule("CO").write(files / "co.xyz")
+    result = run("predict", "-m", model, files / "co.xyz", "-q")
+    assert result.exit_code == 2 and "never trained on C, O (trained on Cu)" in result.stderr
 
 
 def test_relax_killed_and_resumed(files, model):

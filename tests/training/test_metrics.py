@@ -9,7 +9,7 @@ from faenet_calc.data.dataset import collate, open_dataset
 from faenet_calc.potential.potential import build_potential
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.training.assessment import assess
-from faenet_calc.training.batches import epoch_batches, ordered_batches, shares
+from faenet_calc.training.batches import epoch_batches, shares
 from faenet_calc.training.metrics import MetricSums, batch_metrics
 from faenet_calc.training.symmetry import symmetry_metrics
 
@@ -69,11 +69,10 @@ def _with_error(dataset, members):
     return predict(batch, 0.01 * (1 + batch.index), 0.1 * batch.graph.atomic_numbers[:, None]), batch
 
 
-def test_assessment_does_not_depend_on_batching(dataset, monkeypatch):
+def test_assessment_does_not_depend_on_batching(dataset):
     potential = build_potential("modern-s", cutoff=4.0, dtype="float64")
     whole = assess(potential, dataset, np.arange(7), records=True)
-    monkeypatch.setattr("faenet_calc.training.assessment.EDGE_COPIES", 1.0)
-    single = assess(potential, dataset, np.arange(7), records=True)
+    single = assess(potential, dataset, np.arange(7), records=True, batch_size=1)
     assert single.metrics == pytest.approx(whole.metrics, rel=1e-9)
     assert [r.index for r in single.records] == list(range(7))
     assert [r.predicted_energy for r in single.records] == pytest.approx([r.predicted_energy for r in whole.records])
@@ -106,10 +105,3 @@ def test_shares_are_balanced_and_never_empty():
     assert sorted(np.concatenate(parts).tolist()) == list(range(6))
     assert abs(costs[parts[0]].sum() - costs[parts[1]].sum()) <= 3
     assert all(len(part) for part in shares(np.arange(3), np.array([9.0, 1, 1]), 3))
-
-
-def test_evaluation_batches_respect_the_limit():
-    costs = np.array([5.0, 5, 5, 30, 1])
-    batches = ordered_batches(np.arange(5), costs, 10.0)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(5))
-    assert all(costs[batch].sum() <= 10 or len(batch) == 1 for batch in batches)

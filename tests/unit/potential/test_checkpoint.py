@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 import faenet_calc
 from faenet_calc.errors import InputError
 from faenet_calc.potential import checkpoint
-from faenet_calc.potential.checkpoint import load_potential, pick_device, read_metadata, save_potential
+from faenet_calc.potential.checkpoint import load_potential, read_metadata, save_potential
+from faenet_calc.potential.device import pick_device
 from faenet_calc.potential.potential import build_potential
 from faenet_calc.settings import to_mapping
 

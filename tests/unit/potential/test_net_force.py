@@ -2,45 +2,65 @@
 
 import numpy as np
 import pytest
+import torch
+from ase import Atoms
 
-from faenet_calc.potential.net_force import remove_net_force, remove_torque
+from faenet_calc.graphs.convert import to_batch
+from faenet_calc.potential.net_force import balanced_forces
+
+
+def graph_of(*structures):
+    atoms = [
+        Atoms(["Cu"] * len(positions), np.asarray(positions), pbc=pbc, cell=[9, 9, 9]) for positions, pbc in structures
+    ]
+    return to_batch(atoms, cutoff=3.0)
 
 
 @pytest.fixture
 def cloud():
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(6, 3)), rng.normal(size=(6, 3))
+    generator = torch.Generator().manual_seed(0)
+    positions = 2 * torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    return graph_of((positions, False)), torch.randn(6, 3, generator=generator, dtype=torch.float64)
 
 
 def torque(forces, positions):
-    return np.cross(positions - positions.mean(axis=0), forces).sum(axis=0)
+    return torch.linalg.cross(positions - positions.mean(dim=0), forces).sum(dim=0)
 
 
 def test_both_vanish(cloud):
-    positions, forces = cloud
-    balanced = remove_torque(remove_net_force(forces), positions)
-    assert np.abs(forces.sum(axis=0)).max() > 0.1 and np.abs(torque(forces, positions)).max() > 0.1
-    np.testing.assert_allclose(balanced.sum(axis=0), 0.0, atol=1e-13)
-    np.testing.assert_allclose(torque(balanced, positions), 0.0, atol=1e-13)
+    graph, forces = cloud
+    balanced = balanced_forces(forces, graph)
+    assert forces.sum(dim=0).abs().max() > 0.1 and torque(forces, graph.positions).abs().max() > 0.1
+    assert balanced.sum(dim=0).abs().max() < 1e-13
+    assert torque(balanced, graph.positions).abs().max() < 1e-12
 
 
 def test_balanced_forces_stay(cloud):
-    positions, forces = cloud
-    once = remove_torque(remove_net_force(forces), positions)
-    np.testing.assert_allclose(remove_torque(remove_net_force(once), positions), once, atol=1e-13)
+    graph, forces = cloud
+    once = balanced_forces(forces, graph)
+    torch.testing.assert_close(balanced_forces(once, graph), once, rtol=0, atol=1e-13)
 
 
 def test_the_correction_is_the_smallest_one(cloud):
     """Any other correction that leaves no force and torque is longer: the change is orthogonal to balanced forces."""
-    positions, forces = cloud
-    balanced = remove_torque(remove_net_force(forces), positions)
-    other = remove_torque(remove_net_force(np.random.default_rng(1).normal(size=(6, 3))), positions)
-    assert np.sum((forces - balanced) * other) == pytest.approx(0.0, abs=1e-12)
+    graph, forces = cloud
+    other = torch.randn(6, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    change = forces - balanced_forces(forces, graph)
+    assert float((change * balanced_forces(other, graph)).sum()) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_linear_molecules_and_single_atoms():
-    line = np.array([[0.0, 0, 0], [0, 0, 1.2], [0, 0, 2.4]])
-    forces = np.array([[1.0, 0, 0.5], [0, 0.3, 0], [0, 0, 0.2]])
-    balanced = remove_torque(remove_net_force(forces), line)
-    np.testing.assert_allclose(torque(balanced, line), 0.0, atol=1e-13)
-    np.testing.assert_array_equal(remove_torque(np.zeros((1, 3)), np.ones((1, 3))), np.zeros((1, 3)))
+    line = [[0.0, 0, 0], [0, 0, 1.2], [0, 0, 2.4]]
+    forces = torch.tensor([[1.0, 0, 0.5], [0, 0.3, 0], [0, 0, 0.2]], dtype=torch.float64)
+    graph = graph_of((line, False))
+    assert torque(balanced_forces(forces, graph), graph.positions).abs().max() < 1e-13
+    assert balanced_forces(forces[:1], graph_of(([[1.0, 1, 1]], False))).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_structures_of_a_batch_are_balanced_separately_and_crystals_keep_their_torque(cloud):
+    graph, forces = cloud
+    positions = graph.positions
+    both = balanced_forces(torch.cat([forces, forces]), graph_of((positions, False), (positions, True)))
+    torch.testing.assert_close(both[:6], balanced_forces(forces, graph), rtol=0, atol=1e-13)
+    torch.testing.assert_close(both[6:], forces - forces.mean(dim=0), rtol=0, atol=1e-13)
+    assert torque(both[6:], positions).abs().max() > 0.1

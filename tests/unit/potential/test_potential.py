@@ -11,6 +11,7 @@ from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.embeddings import EdgeStates, envelope, real_harmonics
 from faenet_calc.network.layers import EdgeNodeLinear
 from faenet_calc.potential import forward
+from faenet_calc.potential.forward import bytes_per_edge_copy
 from faenet_calc.potential.potential import build_potential
 from faenet_calc.testing import laws
 
@@ -134,17 +135,17 @@ def test_energy_only_evaluation_does_not_differentiate():
 
 
 @pytest.mark.parametrize("at_most", [1, 500])
-def test_evaluation_in_parts_is_the_same(monkeypatch, at_most):
+def test_evaluation_in_parts_is_the_same(at_most):
     """Crystal and molecule, whose frames move with the atoms, against one pass with its whole history."""
     decoder = {"kind": "mlp", "channels": 8, "norm": "layer"}
     potential = build_potential("modern-s", dtype="float64", decoder=decoder, **SMALL)
     properties = ("energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std")
     graph = potential.graph([crystal(), molecule("CH3OH"), molecule("CO2")])
     whole = potential.evaluate(graph, properties=properties, forces="both", create_graph=True).detach()
-    monkeypatch.setitem(forward.EDGES_AT_ONCE, "cpu", at_most)
     n_frames = [*[0] * 8, *[1] * 10]
     assert len(forward.frame_parts(graph.edges_per_graph[n_frames], at_most)) > 1
-    parts = potential.evaluate(graph, properties=properties, forces="both")
+    budget = at_most * bytes_per_edge_copy(potential.config.model, potential.dtype, gradient=True)
+    parts = potential.evaluate(graph, properties=properties, forces="both", memory_bytes=budget)
     for name in (*properties, "direct_forces", "gradient_forces"):
         assert torch.allclose(getattr(whole, name), getattr(parts, name), atol=1e-11), name
 

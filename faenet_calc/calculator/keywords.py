@@ -1,4 +1,4 @@
-"""Words of other calculators, answered with ours."""
+"""Keywords of other calculators, each with its equivalent here."""
 
 import difflib
 from collections.abc import Collection, Iterable
@@ -66,14 +66,14 @@ _ANSWERS = {
 }
 
 
-def answer(keywords: Collection[str]) -> NoReturn:
-    """Raise a TypeError that answers keywords which :class:`FAENetCalculator` does not have."""
+def reject(keywords: Collection[str]) -> NoReturn:
+    """Raise a TypeError that names the equivalent of every keyword that :class:`FAENetCalculator` does not have."""
     lines = [f"{word}=: {_answer(word)}" for word in sorted(keywords)]
-    raise TypeError("FAENetCalculator got keywords it does not have:\n  " + "\n  ".join(lines))
+    raise TypeError("FAENetCalculator got unknown keywords:\n  " + "\n  ".join(lines))
 
 
-def choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Raise an InputError for a value that is not among the allowed ones."""
+def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raise an InputError for a value that is not allowed."""
     options = list(allowed)
     if not any(value is option or (isinstance(value, str) and value == option) for option in options):
         raise InputError(f"{name}={value!r}, expected one of {', '.join(map(repr, options))}")
