@@ -1,9 +1,9 @@
-"""The training loop of a peer: our loss, batches, optimiser, schedule and averaged weights, for a budget of CPU time.
+"""Training loop for a peer model: the package's loss, batches, optimizer, schedule and averaged weights on a time budget.
 
-    batch → prediction → loss → gradient → optimiser → averaged weights, validated like our own; the best are kept
+    batch → prediction → loss → gradient → optimizer → averaged weights → validation; the best weights are kept
 
-The schedule anneals the learning rate over the budget. Time is CPU time of all threads on a CPU (the machine may be
-busy) and wall time on a GPU; validations count, reading the data does not.
+The learning rate is annealed over the budget. The budget is CPU time of all threads on a CPU and wall time on a GPU;
+it includes validation but not reading the data.
 """
 
 import copy
@@ -22,20 +22,20 @@ from faenet_calc.training.batches import Indices, epoch_batches
 from faenet_calc.training.loss import Loss
 from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Prepared
-from faenet_calc.training.schedule import Schedule, WeightAverage
+from faenet_calc.training.schedule import Schedule, average_weights
 
-RESERVE = 0.03  # share of the budget that is kept for the last validation, as in our own loop
+RESERVE = 0.03  # share of the budget reserved for the last validation, as in faenet_calc.training
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """How a fit went.
+    """Summary of a finished fit.
 
     Attributes:
-        steps: Steps of the optimiser.
-        epochs: Passes over the training set.
-        spent_s: Of the budget (s).
-        best_step: Of the weights that were kept.
+        steps: Number of optimizer steps.
+        epochs: Number of passes over the training set.
+        spent_s: Time spent (s).
+        best_step: Step of the weights that were kept.
         history: One row per validation.
     """
 
@@ -54,10 +54,10 @@ class Fit:
     """A fit in progress.
 
     Args:
-        potential: With trainable weights; its best averaged weights are in it at the end.
-        prepared: Data and settings, every open setting decided.
-        budget_s: See above.
-        say: Gets a line per validation.
+        potential: Potential with trainable weights; holds the best averaged weights after the fit.
+        prepared: Data and settings, with all settings resolved.
+        budget_s: Time budget (s), see the module docstring.
+        say: Called with one line of text per validation.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Fit:
         assert optim.batch_size is not None and optim.warmup_steps is not None
         self.batch_size = optim.batch_size * optim.accumulate
         self.optimizer = build_optimizer(potential.model, optim)
-        self.average = WeightAverage(potential.model, optim.ema_decay)
+        self.average = average_weights(potential, optim.ema_decay)
         self.schedule = Schedule(config=optim, n_steps=None, time_limit_s=budget_s, warmup_steps=optim.warmup_steps)
         self.step_number = self.best_step = 0
         self.best: tuple[float, dict[str, torch.Tensor]] | None = None
         self.history: list[dict[str, float]] = []
 
     def run(self) -> Fitted:
-        """All steps that the budget allows."""
+        """Train until the budget is spent."""
         train = self.prepared.train
         costs = train.dataset.n_edges[train.indices].astype(float) + 1.0
         start, epoch, validation_s, over = self.clock(), 0, 0.0, False
@@ -110,7 +110,7 @@ class Fit:
         )
 
     def step(self, indices: Indices, spent_s: float) -> None:
-        """One step of the optimiser."""
+        """Run one optimizer step."""
         rate = self.schedule.rate(self.step_number, spent_s)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -125,20 +125,19 @@ class Fit:
         if not math.isfinite(float(norm)):
             raise RuntimeError(f"the gradient of step {self.step_number} is {float(norm)}; lower --lr")
         self.optimizer.step()
-        self.average.update()
+        self.average.update_parameters(self.potential)
         self.step_number += 1
 
     def _validate(self, epoch: int, spent_s: float) -> None:
-        """Compare the averaged weights with the validation set and keep them if they are the best."""
+        """Validate the averaged weights and keep them if they are the best."""
         val = self.prepared.val
-        self.potential.model.eval()
-        with self.average.applied():
-            found = assess(self.potential, val.dataset, val.indices, loss=self.loss).metrics
-            best = self.best is None or found["loss"] < self.best[0]
-            if best:
-                self.best = found["loss"], copy.deepcopy(self.potential.model.state_dict())
-                self.best_step = self.step_number
-        self.potential.model.train()
+        averaged = self.average.module
+        assert isinstance(averaged, Potential)
+        found = assess(averaged.eval(), val.dataset, val.indices, loss=self.loss).metrics
+        best = self.best is None or found["loss"] < self.best[0]
+        if best:
+            self.best = found["loss"], copy.deepcopy(averaged.model.state_dict())
+            self.best_step = self.step_number
         names = ("loss", "energy_mae_per_atom", "forces_mae")
         row = {"step": float(self.step_number), "epoch": float(epoch), "spent_s": round(spent_s, 1)}
         self.history.append({**row, **{name: found[name] for name in names if name in found}})
