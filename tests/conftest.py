@@ -90,3 +90,49 @@ def emt_potential():
     from faenet_calc.potential.checkpoint import load_potential
 
     return load_potential(REPOSITORY / "tests" / "data" / "emt-copper.safetensors", device="cpu", dtype="float64")
+
+
+# Potentials with random weights, which reveal errors that training hides. Forces are of the order of 1 eV/Å.
+SMALL = {"hidden_channels": 64, "filters": 48, "interactions": 2, "gaussians": 16, "mean_neighbors": 40.0}
+
+
+@pytest.fixture(scope="session")
+def modern():
+    """Small `modern` network in float64."""
+    from faenet_calc.potential.potential import build_potential
+    from faenet_calc.testing.laws import scaled
+
+    return scaled(build_potential("modern-s", seed=1, dtype="float64", **SMALL), 10.0)
+
+
+@pytest.fixture(scope="session")
+def modern_float32():
+    from faenet_calc.potential.potential import build_potential
+
+    return build_potential("modern-s", seed=1, **SMALL)
+
+
+@pytest.fixture(scope="session")
+def paper_frames():
+    """The network of `modern` with the paper's PCA frames."""
+    from faenet_calc.potential.potential import build_potential
+    from faenet_calc.testing.laws import scaled
+
+    return scaled(build_potential("modern-s", seed=1, dtype="float64", frames={"kind": "pca3d"}, **SMALL), 10.0)
+
+
+@pytest.fixture(scope="session")
+def paper_network():
+    """Design of the original code: GraphNorm, hard cutoff, energies mixed with a bias, constant PCA frames."""
+    from faenet_calc.potential.potential import build_potential
+
+    return build_potential(
+        "modern-s",
+        seed=1,
+        dtype="float64",
+        frames={"kind": "pca3d", "differentiable": False},
+        graph_norm=True,
+        envelope_power=0,
+        jumping="concat_energies",
+        **SMALL,
+    )

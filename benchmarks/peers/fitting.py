@@ -1,4 +1,4 @@
-"""Training loop for a peer model: the package's loss, batches, optimizer, schedule and averaged weights on a time budget.
+"""Training loop for a peer model with the loss, batches, optimizer and schedule of faenet-calc, on a time budget.
 
     batch → prediction → loss → gradient → optimizer → averaged weights → validation; the best weights are kept
 
