@@ -61,7 +61,7 @@ from same_site import match_sites
 from faenet_calc import FAENetCalculator, relax
 from faenet_calc.labelling import Recipe, load_recipe
 from faenet_calc.labelling.adsorbates import gas_molecule
-from faenet_calc.labelling.labels import build_calculator
+from faenet_calc.labelling.calculators import build_calculator
 from faenet_calc.simulate import RelaxResult
 
 RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
@@ -348,7 +348,8 @@ def main() -> None:
     recipe = load_recipe(arguments.recipe)
 
     def labelling(words: dict[str, bool]) -> Calculator:
-        return build_calculator(replace(recipe.calculator, kwargs={**recipe.calculator.kwargs, **words}))
+        config = replace(recipe.calculator, kwargs={**recipe.calculator.kwargs, **words})
+        return build_calculator(config, trust_code=True)
 
     if arguments.phase in ("reference", "repeat"):
         words = _switches(arguments.set)
@@ -363,7 +364,7 @@ def main() -> None:
     model, rows = FAENetCalculator(arguments.model, device="cpu"), Rows(arguments.minima)
     words = model_words(arguments.model)
     if arguments.phase == "speed":
-        show({**speed(model, build_calculator(recipe.calculator), rows), **words})
+        show({**speed(model, build_calculator(recipe.calculator, trust_code=True), rows), **words})
         return
     words["one_frame_first"] = arguments.one_frame_first
     fast = FAENetCalculator(arguments.model, device="cpu", frames="one") if arguments.one_frame_first else None
@@ -372,7 +373,9 @@ def main() -> None:
         show({**compare(model, rows, fast=fast, judge=judge), **words})
     else:
         out = Rows(arguments.out)
-        summary = race(model, fast, build_calculator(recipe.calculator), rows, out, arguments.count, words)
+        summary = race(
+            model, fast, build_calculator(recipe.calculator, trust_code=True), rows, out, arguments.count, words
+        )
         if summary not in out.rows:
             out.append(summary)
         show(summary)

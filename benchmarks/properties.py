@@ -36,7 +36,7 @@ from rows import Row, Rows, model_words, rounded, show
 from faenet_calc import FAENetCalculator, relax
 from faenet_calc.labelling import Recipe, load_recipe
 from faenet_calc.labelling.adsorbates import gas_molecule, upright
-from faenet_calc.labelling.labels import build_calculator
+from faenet_calc.labelling.calculators import build_calculator
 from faenet_calc.labelling.structures import Substrate, bulk_cell, sites, slab
 from faenet_calc.labelling.tasks import substrates
 from faenet_calc.units import GPA
@@ -194,7 +194,7 @@ def main() -> None:
     torch.set_num_threads(1)
     recipe = load_recipe(arguments.recipe)
     if arguments.phase == "reference":
-        run_reference(recipe, build_calculator(recipe.calculator), arguments.out)
+        run_reference(recipe, build_calculator(recipe.calculator, trust_code=True), arguments.out)
     else:
         calc = FAENetCalculator(arguments.model, device="cpu", dtype="float64")
         show({**compare(recipe, calc, Rows(arguments.reference)), **model_words(arguments.model)})

@@ -1,25 +1,32 @@
-"""`faenet-calc data generate RECIPE.yaml`: structures labelled by any ASE calculator."""
+"""`faenet-calc data generate RECIPE.yaml`: generate structures labelled by any ASE calculator."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from faenet_calc.cli.options import verbosity, verbosity_options
 
 if TYPE_CHECKING:
+    from faenet_calc.labelling import Progress, Recipe
     from faenet_calc.labelling.label_files import LabelFormat
 
 
 @click.command("generate")
 @click.argument("recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder; default: labels/NAME.")
-@click.option("-j", "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
-@click.option("--format", "form", type=click.Choice(["extxyz", "aselmdb"]), help="Of the labels; default: extxyz.")
-@click.option("--tasks", type=click.IntRange(min=1), help="Length of the task list, instead of the recipe's.")
-@click.option("--time-limit", type=click.FloatRange(min=0), help="Begin no task after this many seconds.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
+@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder [labels/NAME].")
+@click.option(
+    "-j", "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of worker processes."
+)
+@click.option("--format", "form", type=click.Choice(["extxyz", "aselmdb"]), help="Format of the label file [extxyz].")
+@click.option("--tasks", type=click.IntRange(min=1), help="Number of tasks, instead of the number in the recipe.")
+@click.option("--seed", type=int, help="Random seed of the task list, instead of the seed in the recipe.")
+@click.option("--time-limit", type=click.FloatRange(min=0), metavar="S", help="Start no task after S seconds.")
+@click.option(
+    "--trust-code", is_flag=True, help="Import any module and call any function that the recipe names as a factory."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object per recipe.")
 @verbosity_options
 @click.pass_context
 def command(
@@ -29,24 +36,55 @@ def command(
     workers: int,
     form: "LabelFormat | None",
     tasks: int | None,
+    seed: int | None,
     time_limit: float | None,
+    trust_code: bool,
     as_json: bool,
 ) -> None:
-    """Build the structures of RECIPE, label them and write labels.extxyz or labels.aselmdb.
+    """Generate the structures of RECIPE and label them.
 
-    A run that was stopped goes on where it was when the same command is given again.
+    RECIPE is a recipe, or the manifest.yaml of a data set: then every shard of the data set is generated into its own
+    folder. Repeat the command to resume a run that was stopped.
     """
-    from faenet_calc.labelling import generate, load_recipe
+    from faenet_calc.labelling import generate
 
-    settings = load_recipe(recipe, {} if tasks is None else {"tasks": tasks})
-    folder = out or Path("labels") / settings.name
-    shows = verbosity(ctx) >= 0 and not as_json
-    done = generate(settings, folder, workers=workers, time_limit_s=time_limit, progress=shows, form=form)
-    if as_json:
-        click.echo(json.dumps({"folder": str(folder), **vars(done), "file": str(done.file)}))
-    else:
-        click.echo(
-            f"{done.file}: {done.labels} structures from {done.tasks} of {settings.tasks} tasks "
-            f"({done.duplicates} duplicates and {done.dropped} beyond the force limit left out; "
-            f"{done.failed} tasks failed)"
+    given = {key: value for key, value in {"tasks": tasks, "seed": seed}.items() if value is not None}
+    for settings, folder in _runs(recipe, out, given):
+        shows = verbosity(ctx) >= 0 and not as_json
+        done = generate(
+            settings,
+            folder,
+            workers=workers,
+            time_limit_s=time_limit,
+            progress=shows,
+            form=form,
+            trust_code=trust_code,
         )
+        click.echo(_summary(done, folder, settings, as_json))
+
+
+def _runs(path: Path, out: Path | None, given: dict[str, Any]) -> "list[tuple[Recipe, Path]]":
+    """Recipes to run and their output folders: one, or one for each shard of a manifest."""
+    from faenet_calc.data.manifest import is_manifest, load_manifest
+    from faenet_calc.labelling import load_recipe
+
+    if not is_manifest(path):
+        recipe = load_recipe(path, given)
+        return [(recipe, out or Path("labels") / recipe.name)]
+    manifest = load_manifest(path)
+    folder = out or Path("labels") / manifest.name
+    runs: dict[tuple[str, int | None], tuple[Recipe, Path]] = {}  # shards of different splits may share a run
+    for shard in (shard for shard in manifest.shards if shard.recipe):
+        stated = {key: getattr(shard, key) for key in ("tasks", "seed") if getattr(shard, key) is not None}
+        recipe = load_recipe(path.parent / shard.recipe, {**stated, **given})
+        runs.setdefault((shard.recipe, shard.seed), (recipe, folder / shard.file.partition(".")[0]))
+    return list(runs.values())
+
+
+def _summary(done: "Progress", folder: Path, settings: "Recipe", as_json: bool) -> str:
+    if as_json:
+        return json.dumps({"folder": str(folder), **vars(done), "file": str(done.file)})
+    return (
+        f"{done.file}: {done.labels} structures from {done.tasks} of {settings.tasks} tasks ({done.duplicates} "
+        f"duplicates and {done.dropped} structures beyond the force limit skipped; {done.failed} tasks failed)"
+    )

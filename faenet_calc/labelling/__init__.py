@@ -1,17 +1,18 @@
-"""Recipes to labelled data: the label factory.
+"""The label factory: structures generated from a recipe and labelled by any ASE calculator.
 
-In: a YAML recipe and an ASE calculator. Out: files of structures with energy, forces and stress.
-May import ``data``, ``simulate`` and what lies below them.
+In: a YAML recipe. Out: a file of structures with energies, forces, stresses and their origin.
+May import ``data``, ``simulate`` and the folders below them.
 
 | module | content |
 |---|---|
-| recipe | what to generate, read strictly from YAML |
-| tasks | the recipe expanded into a fixed, shuffled list of small tasks |
+| recipe | settings, read strictly from YAML |
+| calculators | builds the calculators of a recipe: allowed code, digests of loaded models |
+| tasks | expands a recipe into a fixed, shuffled list of small tasks |
 | structures, adsorbates | bulk cells, slabs, adsorption sites, adsorbates |
-| sampling | one task to snapshots: relaxations, short MD, rattling, strain, desorption curves |
-| labels | a snapshot with energy, raw forces, stress and its origin |
-| label_files | the file that labels are appended to |
-| factory | runs the tasks, in parallel and resumably |
+| sampling | explores the system of a task: relaxations, short MD, rattling, strain, approach curves |
+| labels | labels a snapshot with energy, raw forces, stress and origin |
+| label_files | appends labels to a file |
+| factory | runs the tasks in parallel and resumes them |
 """
 
 from faenet_calc.labelling.factory import Progress, generate

@@ -1,8 +1,8 @@
-"""Runs a recipe's tasks, in parallel and resumably.
+"""Runs the tasks of a recipe, in parallel and resumably.
 
-One process writes. A finished task is appended to the labels (``label_files.py``) in one piece and then to
-``journal.jsonl`` with where the labels end. After a kill, whatever lies beyond the last journalled end is cut off and
-its task runs again, so at most the tasks under way are lost.
+Only the main process writes. The labels of a finished task are appended to the label file (``label_files.py``) at once;
+then a line with the new end of that file is appended to ``journal.jsonl``. After a crash, labels beyond the last end in
+the journal are removed and their task is repeated, so no journaled label is lost and none is doubled.
 """
 
 import json
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ase import Atoms
-from ase.calculators.calculator import Calculator
 
 from faenet_calc.errors import InputError
-from faenet_calc.files import locked
+from faenet_calc.files import locked, write_atomically
+from faenet_calc.labelling.calculators import Calculators, load_calculators
 from faenet_calc.labelling.label_files import FILES, LabelFile, LabelFormat, append_text
-from faenet_calc.labelling.labels import build_calculator, fingerprint, label
+from faenet_calc.labelling.labels import fingerprint, label
 from faenet_calc.labelling.recipe import Recipe
 from faenet_calc.labelling.sampling import snapshots
 from faenet_calc.labelling.tasks import Task, plan
@@ -34,15 +34,15 @@ JOURNAL, RECIPE, LOCK = "journal.jsonl", "recipe.json", "lock"
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What an output folder holds.
+    """Contents of an output folder.
 
     Attributes:
-        file: The labels.
-        tasks: Finished tasks, failed ones included.
+        file: The label file.
+        tasks: Finished tasks, including failed ones.
         labels: Structures written.
-        duplicates: Structures left out because an equal one was there.
-        dropped: Structures left out for a force beyond the limit or a value that is not finite.
-        failed: Tasks that ended with an error of the calculator; the journal has its words.
+        duplicates: Structures skipped because an equal one had been written.
+        dropped: Structures skipped because a force exceeds the limit or a value is not finite.
+        failed: Tasks that ended with an error of the calculator; the journal has the messages.
     """
 
     file: Path
@@ -55,7 +55,11 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """What a worker hands back for one task."""
+    """The result of one task.
+
+    Attributes:
+        models: Digests of the model files that the worker loaded, by role.
+    """
 
     task: int
     structures: tuple[Atoms, ...]
@@ -63,6 +67,7 @@ class _Result:
     dropped: int
     error: str
     cpu_s: float
+    models: dict[str, str]
 
 
 def generate(
@@ -73,19 +78,23 @@ def generate(
     time_limit_s: float | None = None,
     progress: bool = False,
     form: LabelFormat | None = None,
+    trust_code: bool = False,
 ) -> Progress:
-    """Make the labels of a recipe, or what is missing of them.
+    """Generate the labels of a recipe, or those that are missing.
 
     Args:
-        out: Folder for the labels, ``journal.jsonl`` and ``recipe.json``; one that holds a run of the same recipe is
-            continued.
-        workers: Processes, each with its own calculator.
-        time_limit_s: No task is begun after this many seconds.
-        progress: Show a bar.
-        form: Write ``labels.extxyz`` or ``labels.aselmdb``; None for what the folder has, extxyz in a new one.
+        recipe: What to generate.
+        out: Folder for the labels, ``journal.jsonl`` and ``recipe.json``. A folder with a run of the same recipe is
+            resumed.
+        workers: Number of processes, each with its own calculator.
+        time_limit_s: No task is started after this time (s).
+        progress: Show a progress bar.
+        form: Write ``labels.extxyz`` or ``labels.aselmdb``; None for the format of the folder, extxyz in a new one.
+        trust_code: Allow any ``factory`` in the recipe; see :mod:`faenet_calc.labelling.calculators`.
 
     Raises:
-        InputError: The folder belongs to another recipe, has another format, or is in use by another process.
+        InputError: The folder belongs to another recipe, has another format or labels without a journal, is used by
+            another process, or was generated with other model files; or a factory is not trusted.
     """
     if workers < 1:
         raise InputError(f"workers = {workers}, expected at least 1")
@@ -97,26 +106,29 @@ def generate(
         end = None if time_limit_s is None else time.monotonic() + time_limit_s
         total = len(todo) + writer.progress.tasks
         with progress_bar(shown=progress, total=total, initial=writer.progress.tasks, unit="task") as bar:
-            for result in _results(recipe, todo, workers, end):
+            for result in _results(recipe, todo, workers, end, trust_code):
                 writer.append(result)
                 bar.set_postfix(labels=writer.progress.labels, failed=writer.progress.failed, refresh=False)
                 bar.update()
         return writer.progress
 
 
-def _results(recipe: Recipe, todo: list[Task], workers: int, end: float | None) -> Iterator[_Result]:
-    """Results as they come; in this process for one worker."""
+def _results(recipe: Recipe, todo: list[Task], workers: int, end: float | None, trust_code: bool) -> Iterator[_Result]:
+    """Results in the order in which tasks finish; a single worker runs in this process."""
+    if not todo:
+        return
     if workers == 1:
-        calculators = _build(recipe)
+        calculators = load_calculators(recipe, trust_code=trust_code)
         for task in todo:
             if end is not None and time.monotonic() > end:
                 return
-            yield _run(task, recipe, *calculators)
+            yield _run(task, recipe, calculators)
         return
     waiting = iter(todo)
     running: set[Future[_Result]] = set()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(recipe,)) as pool:
+    arguments = (recipe, trust_code)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=arguments) as pool:
         while True:
             while len(running) < workers and (end is None or time.monotonic() < end):
                 following = next(waiting, None)
@@ -130,22 +142,20 @@ def _results(recipe: Recipe, todo: list[Task], workers: int, end: float | None) 
                 yield future.result()
 
 
-_worker: dict[str, Any] = {}  # of a worker process: its recipe and calculators
+_worker: dict[str, Any] = {}  # recipe and calculators of a worker process
 
 
-def _begin(recipe: Recipe) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _worker.update(recipe=recipe, calculators=_build(recipe))
+def _start_worker(recipe: Recipe, trust_code: bool) -> None:
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _worker["recipe"] = recipe
+    try:
+        _worker["calculators"] = load_calculators(recipe, trust_code=trust_code)
+    except InputError as error:  # an exception here would only be reported as a broken pool
+        _worker["error"] = error
 
 
-def _build(recipe: Recipe) -> tuple[Calculator, Calculator]:
-    """Who labels and who explores, often the same."""
-    calculator = build_calculator(recipe.calculator)
-    return calculator, calculator if recipe.explorer is None else build_calculator(recipe.explorer)
-
-
-def _end_with_parent() -> None:
-    """A worker whose run was killed would wait for its next task for ever."""
+def _exit_with_parent() -> None:
+    """Exit when the main process ends; otherwise a worker would wait for tasks forever after a kill."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -153,17 +163,20 @@ def _end_with_parent() -> None:
 
 
 def _run_in_worker(task: Task) -> _Result:
-    return _run(task, _worker["recipe"], *_worker["calculators"])
+    if "error" in _worker:
+        raise _worker["error"]
+    return _run(task, _worker["recipe"], _worker["calculators"])
 
 
-def _run(task: Task, recipe: Recipe, calculator: Calculator, explorer: Calculator) -> _Result:
-    """One task. An error of the calculator ends the task, not the run; labels made before it are kept."""
+def _run(task: Task, recipe: Recipe, calculators: Calculators) -> _Result:
+    """Run one task. An error of the calculator ends the task, not the run; labels from before the error are kept."""
     structures: list[Atoms] = []
     marks: list[str] = []
     dropped, error, begin = 0, "", time.process_time()
     try:
-        for number, snapshot in enumerate(snapshots(task, recipe, explorer, calculator)):
-            atoms = label(snapshot, calculator, task, recipe, number)
+        explored = snapshots(task, recipe, calculators.explores.calculator, calculators.labels.calculator)
+        for number, snapshot in enumerate(explored):
+            atoms = label(snapshot, calculators, task, recipe, number)
             if atoms is None:
                 dropped += 1
                 continue
@@ -178,11 +191,12 @@ def _run(task: Task, recipe: Recipe, calculator: Calculator, explorer: Calculato
         dropped=dropped,
         error=error,
         cpu_s=round(time.process_time() - begin, 3),
+        models=calculators.models,
     )
 
 
 class _Writer:
-    """The label file and its journal.
+    """Appends to the label file and its journal.
 
     Attributes:
         done: Indices of finished tasks.
@@ -190,8 +204,10 @@ class _Writer:
     """
 
     def __init__(self, out: Path, recipe: Recipe, form: LabelFormat | None) -> None:
+        self._out = out
         self._journal = out / JOURNAL
         self._seen: set[str] = set()
+        self._models: dict[str, str] | None = None
         self.done: set[int] = set()
         first, lines = self._read() if self._journal.exists() else ({}, [])
         stored: LabelFormat | None = first.get("format", "extxyz") if first else None
@@ -199,18 +215,34 @@ class _Writer:
             raise InputError(
                 f"{out} holds labels as {stored}, asked for {form}; choose another folder, or convert them"
             )
+        if not first:
+            self._refuse_labels_without_journal()
         self._labels: LabelFile = FILES[stored or form or "extxyz"](out)
         self.progress = Progress(file=self._labels.path)
         if first:
-            self._resume(out, recipe, first, lines)
+            self._resume(recipe, first, lines)
         else:
-            mapping = {"digest": recipe.digest(), "recipe": to_mapping(recipe)}
-            (out / RECIPE).write_text(json.dumps(mapping, indent=1) + "\n")
+            settings = {"digest": recipe.digest(), "recipe": to_mapping(recipe)}
+            write_atomically(out / RECIPE, (json.dumps(settings, indent=1) + "\n").encode())
             header = {"digest": recipe.digest(), "format": form or "extxyz"}
-            self._journal.write_text(json.dumps(header) + "\n")
+            write_atomically(self._journal, (json.dumps(header) + "\n").encode())
+
+    def _refuse_labels_without_journal(self) -> None:
+        """Without the journal nobody knows which tasks are done, and every label would be written again."""
+        for file in (self._out / f"labels.{form}" for form in FILES):
+            if file.exists() and file.stat().st_size:
+                raise InputError(
+                    f"{file} has labels, but {JOURNAL} is missing from the folder, so finished tasks are unknown; "
+                    f"restore {JOURNAL}, move the labels away, or choose another folder"
+                )
 
     def append(self, result: _Result) -> None:
         """Write the new structures of a task, then its line in the journal."""
+        if self._models not in (None, result.models):
+            raise InputError(
+                f"{self._out} was generated with model files {_short(self._models)}, now {_short(result.models)} were "
+                "loaded; choose another folder, or restore the earlier files"
+            )
         fresh: dict[str, Atoms] = {}
         for mark, atoms in zip(result.fingerprints, result.structures, strict=True):
             if mark not in self._seen:
@@ -223,6 +255,7 @@ class _Writer:
             "error": result.error,
             "cpu_s": result.cpu_s,
             "end": self._labels.append(list(fresh.values())),
+            "models": result.models,
             "fingerprints": list(fresh),
         }
         append_text(self._journal, json.dumps(line) + "\n")
@@ -231,6 +264,7 @@ class _Writer:
     def _count(self, line: dict[str, Any]) -> None:
         self.done.add(line["task"])
         self._seen.update(line["fingerprints"])
+        self._models = line.get("models")
         before = self.progress
         self.progress = Progress(
             file=before.file,
@@ -242,19 +276,26 @@ class _Writer:
         )
 
     def _read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The journal's header and whole lines; a torn last line is cut off."""
-        whole, _, torn = self._journal.read_text().rpartition("\n")
+        """Header and complete lines of the journal; an incomplete last line is removed."""
+        whole, _, torn = self._journal.read_text(encoding="utf-8").rpartition("\n")
         if torn:
-            os.truncate(self._journal, len(whole.encode()) + 1)
-        first, *lines = [json.loads(line) for line in whole.splitlines()]
+            os.truncate(self._journal, len(whole.encode()) + 1 if whole else 0)
+        try:
+            first, *lines = [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise InputError(f"{self._journal} is damaged ({error}); restore it, or choose another folder") from error
         return first, lines
 
-    def _resume(self, out: Path, recipe: Recipe, first: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    def _resume(self, recipe: Recipe, first: dict[str, Any], lines: list[dict[str, Any]]) -> None:
         if first["digest"] != recipe.digest():
             raise InputError(
-                f"{out} holds labels of another recipe (digest {first['digest']}, this one {recipe.digest()}); "
+                f"{self._out} holds labels of another recipe (digest {first['digest']}, this one {recipe.digest()}); "
                 "choose another folder, or restore the recipe from its recipe.json"
             )
         for line in lines:
             self._count(line)
         self._labels.cut(lines[-1]["end"] if lines else 0, self.progress.labels)
+
+
+def _short(models: dict[str, str] | None) -> str:
+    return ", ".join(f"{role} {digest[:12] or 'none'}" for role, digest in (models or {}).items())

@@ -1,4 +1,4 @@
-"""Where labels go: an extxyz text file or an aselmdb database; both only grow, and are cut back after a kill."""
+"""Label files: extxyz text or an aselmdb database. Both are only appended to, and truncated after a crash."""
 
 import os
 from collections.abc import Sequence
@@ -21,55 +21,55 @@ class LabelFile(Protocol):
     path: Path
 
     def append(self, structures: Sequence[Atoms]) -> int:
-        """Write structures in one piece; a number that says where the file now ends."""
+        """Append structures at once and return the new end of the file."""
 
     def cut(self, end: int, n_labels: int) -> None:
-        """Remove whatever lies beyond ``end``; what is left must be ``n_labels`` structures.
+        """Remove everything beyond ``end``, which leaves ``n_labels`` structures.
 
         Raises:
-            InputError: Less than that is there.
+            InputError: The file holds fewer.
         """
 
 
 class TextFile:
-    """``labels.extxyz``, whose end is its size (bytes)."""
+    """``labels.extxyz``; its end is its size in bytes."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "labels.extxyz"
         self.path.touch()
 
     def append(self, structures: Sequence[Atoms]) -> int:
-        """As in `LabelFile`."""
+        """See `LabelFile`."""
         append_text(self.path, "".join(map(to_text, structures)))
         return self.path.stat().st_size
 
     def cut(self, end: int, n_labels: int) -> None:
-        """As in `LabelFile`."""
+        """See `LabelFile`."""
         if self.path.stat().st_size < end:
             raise InputError(f"{self.path} is shorter than its journal says ({end} bytes); it was edited or damaged")
         os.truncate(self.path, end)
 
 
 class DatabaseFile:
-    """``labels.aselmdb``, whose end is its highest id; what extxyz has in its comment line is in ``data``."""
+    """``labels.aselmdb``; its end is its highest id. The origin of a label is in ``data``."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "labels.aselmdb"
         need_package("ase_db_backends", self.path, "ase-db-backends")
 
     def _connect(self) -> Any:
-        # The folder is locked already; a lock file would outlive a kill.
+        # The folder is locked already, and a lock file of the database would survive a crash.
         return ase.db.connect(str(self.path), use_lock_file=False)
 
     def append(self, structures: Sequence[Atoms]) -> int:
-        """As in `LabelFile`, in one transaction."""
+        """See `LabelFile`; one transaction."""
         with self._connect() as database:
             for atoms in structures:
                 database.write(atoms, data=atoms.info)
             return max(database.ids, default=0)
 
     def cut(self, end: int, n_labels: int) -> None:
-        """As in `LabelFile`."""
+        """See `LabelFile`."""
         with self._connect() as database:
             beyond = [number for number in database.ids if number > end]
             if len(database.ids) - len(beyond) != n_labels:
@@ -85,7 +85,7 @@ FILES: dict[str, type[TextFile] | type[DatabaseFile]] = {"extxyz": TextFile, "as
 
 def append_text(path: Path, text: str) -> None:
     """Append to a file and wait until it is on disk."""
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

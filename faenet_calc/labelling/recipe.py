@@ -1,7 +1,8 @@
-"""What to generate: the frozen recipe and its strict reading from YAML."""
+"""Recipes: which structures to generate, how to explore them and what labels them; read strictly from YAML."""
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,23 +24,29 @@ FACETS: dict[str, tuple[str, ...]] = {"fcc": ("111", "100", "110", "211"), "hcp"
 
 @dataclass(frozen=True, kw_only=True)
 class CalculatorConfig:
-    """Who labels, or who explores.
+    """An ASE calculator: the one that labels, or the one that explores.
 
     Attributes:
-        factory: Import path of a class or function that returns an ASE calculator, e.g. ``ase.calculators.emt.EMT``.
+        factory: Import path of a Calculator class, e.g. ``ase.calculators.emt.EMT``. Packages other than those of
+            :mod:`faenet_calc.labelling.calculators`, and functions, need ``--trust-code``.
         kwargs: Its keyword arguments.
-        id: Name stored with every label; the factory's path if empty.
-        threads: Torch threads of one worker process; 0 leaves the library's choice.
+        id: Name stored with every label; the factory's path if empty. The digest of the model file that was loaded is
+            stored besides.
+        sha256: Digest (or its first digits) that the loaded model file must have; empty accepts any.
+        threads: Torch threads of one worker process; 0 keeps the library's default.
     """
 
     factory: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     id: str = ""
+    sha256: str = ""
     threads: int = 1
 
     def __post_init__(self) -> None:
         if "." not in self.factory:
             raise ValueError(f"factory = {self.factory!r}, expected a dotted path such as ase.calculators.emt.EMT")
+        if self.sha256 and not re.fullmatch(r"[0-9a-fA-F]{12,64}", self.sha256):
+            raise ValueError(f"sha256 = {self.sha256!r}, expected 12 to 64 hexadecimal digits")
 
     @property
     def name(self) -> str:
@@ -49,7 +56,7 @@ class CalculatorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MetalConfig:
-    """A metal and its lattice (Å); use the labelling calculator's own equilibrium."""
+    """A metal and its lattice constants (Å), which should be those of the labelling calculator."""
 
     symbol: str
     crystal: Crystal
@@ -60,7 +67,9 @@ class MetalConfig:
         if self.symbol not in atomic_numbers:
             raise ValueError(f"symbol = {self.symbol!r}, expected a chemical element")
         if (self.crystal == "hcp") != (self.c is not None):
-            raise ValueError(f"{self.symbol}: c = {self.c!r} with crystal {self.crystal!r}; c belongs to hcp, only")
+            raise ValueError(
+                f"{self.symbol}: c = {self.c!r} with crystal {self.crystal!r}; hcp needs c, other crystals have none"
+            )
 
     @property
     def atom_volume(self) -> float:
@@ -75,8 +84,9 @@ class AlloyConfig:
     """A binary alloy: atoms of the first metal's crystal replaced at random by the second metal.
 
     Attributes:
-        metals: Two symbols of the recipe's metals; the lattice is fcc by Vegard's rule for volumes unless both are hcp.
-        fractions: Of the second metal.
+        metals: Two symbols of the recipe's metals. The lattice follows from Vegard's rule for volumes; it is the
+            metals' own crystal if they share one, otherwise fcc.
+        fractions: Atomic fractions of the second metal.
     """
 
     metals: tuple[str, ...]
@@ -109,8 +119,9 @@ class MixConfig:
     """Share of the tasks given to each family; alloys take ``alloy`` of bulk, clean and adsorbate tasks.
 
     Attributes:
-        adsorbate_kinds: What is done with an adsorbate, drawn evenly, so that a kind named twice comes twice as often:
-            ``relax`` (and rattled copies of the end), ``curve`` (approach), ``rattle`` (copies of the start), ``md``.
+        adsorbate_kinds: Sampling of adsorbates, drawn uniformly from this list (a kind listed twice is drawn twice as
+            often): ``relax`` (with rattled copies of the end), ``curve`` (approach), ``rattle`` (copies of the start),
+            ``md``.
     """
 
     bulk: float = 0.1
@@ -131,20 +142,20 @@ class SamplingConfig:
     """How one system is explored.
 
     Attributes:
-        relax_steps: Calculator calls of a relaxation.
-        relax_fmax: A relaxation ends below this force (eV/Å).
-        finish_steps: With an explorer: calls of the labelling calculator that go on from where the explorer's
-            relaxation ends, to a minimum of its own; labels of both ends tell the explorer what it is wrong about.
-        md_steps: Calculator calls of a short Langevin run.
-        md_timestep_fs: With all masses set to 20 u: positions in equilibrium do not depend on masses.
+        relax_steps: Maximum number of steps of a relaxation.
+        relax_fmax: Force threshold of a relaxation (eV/Å).
+        finish_steps: With an explorer: maximum number of steps in which the labelling calculator continues a relaxation
+            from the explorer's minimum to its own. The labels of both ends show where the explorer is wrong.
+        md_steps: Steps of a short Langevin run.
+        md_timestep_fs: Its time step, with all masses set to 20 u (equilibrium positions do not depend on masses).
         md_stride: Every n-th MD step is kept.
-        md_temperatures_K: Drawn from these.
+        md_temperatures_K: Temperatures to draw from.
         rattled: Rattled copies per task.
         rattle_A: Range of the standard deviation of rattling (Å).
         strain: Largest strain component.
         tilt_deg: Largest angle from upright of an adsorbate at the start of a relaxation or of MD (degrees).
-        both_sides: Adsorbates but those of approach curves come in twos, one on each side of the slab and each at a
-            site of its own: two for nearly the price of one label. No atoms are fixed then.
+        both_sides: Put an adsorbate on each side of the slab, each at its own site (except on approach curves): two
+            adsorbates for nearly the cost of one label. No atoms are fixed then.
         curve_points: Heights on an approach curve.
         curve_height_A: Range of heights above contact (Å).
         min_change_A: A snapshot is kept if some atom moved this far since the last kept one (Å).
@@ -174,14 +185,14 @@ class SamplingConfig:
             if len(value) != 2 or value[0] > value[1]:
                 raise ValueError(f"{name} = {list(value)}, expected [smallest, largest]")
         if self.finish_steps < 0:
-            raise ValueError(f"finish_steps = {self.finish_steps}, expected a number of calls, or 0 to leave it out")
+            raise ValueError(f"finish_steps = {self.finish_steps}, expected a number of steps, or 0 for none")
         if not 0 <= self.tilt_deg <= 180:
             raise ValueError(f"tilt_deg = {self.tilt_deg:g}, expected 0 (upright) to 180 (upside down)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutRule:
-    """Systems matching every word given are marked ``split = heldout``.
+    """Systems that match every given attribute are marked ``split = heldout``.
 
     Attributes:
         substrate: E.g. ``Pd`` or, for an alloy of any composition, ``CuPd`` (symbols in the recipe's order).
@@ -195,23 +206,32 @@ class HeldOutRule:
 
     def __post_init__(self) -> None:
         if self.substrate is None and self.facet is None and self.adsorbate is None:
-            raise ValueError("a rule without substrate, facet and adsorbate would hold out everything")
+            raise ValueError(
+                "a rule needs a substrate, a facet or an adsorbate; without any it would hold out everything"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides which labels are made.
+    """All settings that determine which labels are generated.
 
     Attributes:
+        name: Name of the recipe, stored with every label.
         calculator: Labels the structures.
-        explorer: Moves the atoms in relaxations and MD; None for the calculator itself. With a fast potential here and
-            DFT as the calculator, DFT is called for the structures that are kept and for no others.
         tasks: Length of the task list; every prefix of it is a balanced sample.
-        metals: Pure metals; a symbol may come twice with different crystals.
+        explorer: Moves the atoms in relaxations and MD; None for the calculator itself. With a fast potential here and
+            DFT as the calculator, DFT is called only for structures that are kept.
+        seed: Random seed of the task list.
+        metals: Pure metals; a symbol may occur twice with different crystals.
+        alloys: Binary alloys of these metals.
+        slabs: Facets and cell sizes.
+        adsorbates: Names from :mod:`faenet_calc.labelling.adsorbates`.
         gas: Gas-phase molecules.
+        mix: Shares of the families of tasks.
+        sampling: How a system is explored.
         heldout: Systems to mark ``split = heldout``.
-        with_heldout: Label these systems, too; False leaves them out.
-        vacuum_A: Above and below a slab (Å).
+        with_heldout: Whether these systems are labelled, too.
+        vacuum_A: Vacuum above and below a slab (Å).
     """
 
     name: str
@@ -237,8 +257,8 @@ class Recipe:
             raise ValueError(f"gas {unknown} are not known; choose from {', '.join(GAS)}")
         if self.sampling.finish_steps and self.explorer is None:
             raise ValueError(
-                f"sampling.finish_steps = {self.sampling.finish_steps} without an explorer whose relaxations it "
-                "could finish; name one, or leave it out and set relax_steps: the calculator then relaxes by itself"
+                f"sampling.finish_steps = {self.sampling.finish_steps} without an explorer whose "
+                "relaxations it could finish; set an explorer, or remove finish_steps and set relax_steps"
             )
         symbols = {metal.symbol for metal in self.metals}
         for alloy in self.alloys:
@@ -248,51 +268,45 @@ class Recipe:
             raise ValueError("metals and gas are both empty; nothing to generate")
 
     def digest(self) -> str:
-        """Twelve hexadecimal digits that change with everything but ``tasks``, so that a run can be lengthened."""
+        """Twelve hexadecimal digits of all settings except ``tasks``, so that a run can be extended.
+
+        Settings that were added after the first labels count only where they are used, which keeps the digests of
+        stored labels.
+        """
         mapping = {key: value for key, value in to_mapping(self).items() if key != "tasks"}
-        for key, default in (("explorer", None), ("with_heldout", True)):
-            if mapping[key] == default:
-                del mapping[key]  # as in folders written before there was such a setting
-        for part, key in (
-            ("sampling", "tilt_deg"),
-            ("sampling", "finish_steps"),
-            ("sampling", "both_sides"),
-            ("mix", "adsorbate_kinds"),
-        ):
-            settings = getattr(self, part)
-            if getattr(settings, key) == getattr(type(settings), key):
-                del mapping[part][key]
+        for part, key in _LATER_SETTINGS:
+            settings = getattr(self, part) if part else self
+            if settings is not None and getattr(settings, key) == getattr(type(settings), key):
+                del (mapping[part] if part else mapping)[key]
         return hashlib.sha256(json.dumps(mapping, sort_keys=True).encode()).hexdigest()[:12]
+
+
+_LATER_SETTINGS = (
+    ("calculator", "sha256"),
+    ("explorer", "sha256"),
+    ("sampling", "tilt_deg"),
+    ("sampling", "finish_steps"),
+    ("sampling", "both_sides"),
+    ("mix", "adsorbate_kinds"),
+    ("", "explorer"),
+    ("", "with_heldout"),
+)
 
 
 def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe (YAML 1.2) strictly.
 
     Args:
-        path: The YAML file; with ``based_on: OTHER.yaml`` (beside it) it holds only the settings that differ.
+        path: The YAML file.
         overrides: Top-level settings that replace those of the file.
 
     Raises:
-        InputError: The file is not YAML or not a recipe; every mistake is named.
+        InputError: The file is not YAML or not a recipe; the message lists every mistake.
     """
-    return from_mapping(Recipe, {**_settings(path), **(overrides or {})}, source=str(path))
-
-
-def _settings(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Top-level settings of a file and of those it is based on."""
-    if path.resolve() in readers:
-        raise InputError(f"{path} is based on itself; remove one based_on of {', '.join(map(str, readers))}")
     try:
-        mapping = YAML(typ="safe", pure=True).load(path.read_text())
+        mapping = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except YAMLError as error:
         raise InputError(f"{path} is not YAML: {error}") from error
     if not isinstance(mapping, Mapping):
         raise InputError(f"{path} holds {type(mapping).__name__}, expected a mapping of recipe settings")
-    own = dict(mapping)
-    base = own.pop("based_on", None)
-    if base is None:
-        return own
-    other = path.parent / str(base)
-    if not other.is_file():
-        raise InputError(f"{path} is based on {base}, but there is no file {other}")
-    return {**_settings(other, (*readers, path.resolve())), **own}
+    return from_mapping(Recipe, {**mapping, **(overrides or {})}, source=str(path))

@@ -18,9 +18,11 @@ from small_recipe import SMALL, recipe
 from faenet_calc.cli.data_generate import command
 from faenet_calc.data.formats import read_records
 from faenet_calc.errors import InputError
+from faenet_calc.files import locked
 from faenet_calc.labelling import generate, plan
 from faenet_calc.labelling.adsorbates import ADSORBATES, gas_molecule, random_rotation, upright
-from faenet_calc.labelling.labels import build_calculator, fingerprint
+from faenet_calc.labelling.factory import LOCK
+from faenet_calc.labelling.labels import fingerprint
 from faenet_calc.labelling.sampling import snapshots
 from faenet_calc.labelling.structures import Substrate, bulk_cell, place, sites, slab
 from faenet_calc.labelling.tasks import substrates
@@ -287,9 +289,7 @@ def test_a_folder_of_another_recipe_is_refused(tmp_path):
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
-    from faenet_calc.labelling.factory import _locked
-
-    with _locked(tmp_path), pytest.raises(InputError, match="in use"):
+    with locked(tmp_path / LOCK, wait=False), pytest.raises(InputError, match="in use"):
         generate(recipe(tasks=1), tmp_path)
 
 
@@ -300,10 +300,37 @@ def test_a_shortened_label_file_is_noticed(tmp_path):
         generate(recipe(tasks=3), tmp_path)
 
 
+@pytest.mark.parametrize("form", ["extxyz", "aselmdb"])
+def test_labels_without_their_journal_are_refused(tmp_path, form):
+    """Which tasks are done is unknown then, and every label would be written again."""
+    done = generate(recipe(tasks=2), tmp_path, form=form)
+    before = len(list(read_records(done.file)))
+    (tmp_path / "journal.jsonl").rename(tmp_path / "away")
+    with pytest.raises(InputError, match=r"journal\.jsonl is missing"):
+        generate(recipe(tasks=2), tmp_path, form=form)
+    with pytest.raises(InputError, match=r"journal\.jsonl is missing"):
+        generate(recipe(tasks=2), tmp_path)
+    (tmp_path / "away").rename(tmp_path / "journal.jsonl")
+    generate(recipe(tasks=2), tmp_path)
+    assert len(list(read_records(done.file))) == before > 0
+
+
+def test_a_damaged_journal_is_refused(tmp_path):
+    generate(recipe(tasks=2), tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join([lines[0], "{not JSON\n", lines[2]]))
+    with pytest.raises(InputError, match="is damaged"):
+        generate(recipe(tasks=3), tmp_path)
+    journal.write_text("")
+    with pytest.raises(InputError, match="is damaged"):
+        generate(recipe(tasks=3), tmp_path)
+
+
 def test_an_error_of_the_calculator_ends_its_task_only(tmp_path):
     settings = recipe()
     settings = replace(settings, calculator=replace(settings.calculator, factory=f"{__name__}.FailingEMT"))
-    progress = generate(settings, tmp_path)
+    progress = generate(settings, tmp_path, trust_code=True)
     with_oxygen = [task for task in plan(settings) if "O" in task.molecule]
     assert progress.failed == len(with_oxygen) > 0
     assert progress.tasks == 12
@@ -359,7 +386,7 @@ def test_adsorbates_start_tilted_as_far_as_the_recipe_allows(tilt, within):
         ({"adsorbates": ["XeF2"]}, "XeF2"),
         ({"gas": ["H"]}, "gas"),
         ({"task": 5}, "did you mean 'tasks'"),
-        ({"metals": [{"symbol": "Cu", "crystal": "hcp", "a": 2.5}]}, "c belongs to hcp"),
+        ({"metals": [{"symbol": "Cu", "crystal": "hcp", "a": 2.5}]}, "hcp needs c"),
         ({"metals": [{"symbol": "Cq", "crystal": "fcc", "a": 2.5}]}, "chemical element"),
         ({"alloys": [{"metals": ["Cu", "Au"]}]}, "must be listed under metals"),
         ({"slabs": [{"crystal": "hcp", "facet": "111", "sizes": [[2, 2, 3]]}]}, "facet"),
@@ -377,16 +404,6 @@ def test_mistakes_in_a_recipe_are_named(changes, words):
         recipe(**changes)
 
 
-def test_calculators_that_cannot_be_built_are_named():
-    config = recipe().calculator
-    with pytest.raises(InputError, match="cannot be imported"):
-        build_calculator(replace(config, factory="ase.calculators.emt.EMTT"))
-    with pytest.raises(InputError, match="expected an ASE calculator"):
-        build_calculator(replace(config, factory="collections.Counter"))
-    with pytest.raises(InputError, match="does not take kwargs"):
-        build_calculator(replace(config, kwargs={"colour": "red"}, factory="ase.build.molecule"))
-
-
 def test_the_command_runs_and_reports(tmp_path, repository):
     recipe_file = repository / "examples" / "recipes" / "emt.yaml"
     arguments = [str(recipe_file), "-o", str(tmp_path), "--tasks", "2", "--format", "extxyz", "--json"]
@@ -396,3 +413,24 @@ def test_the_command_runs_and_reports(tmp_path, repository):
     assert printed["tasks"] == 2
     assert printed["labels"] == len(labels(tmp_path))
     assert printed["file"] == str(tmp_path / "labels.extxyz")
+
+
+def test_the_command_generates_every_shard_of_a_manifest(tmp_path):
+    """Shards of one run share a folder; another seed is another run."""
+    (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+    listed = {"sha256": "0" * 64, "structures": 1, "recipe": "small.yaml", "tasks": 1}
+    shards = [
+        {"file": "one.extxyz.xz", "split": "train", **listed},
+        {"file": "two.extxyz.xz", "split": "train", "seed": 5, **listed},
+        {"file": "validation.extxyz.xz", "split": "val", **listed},
+    ]
+    reference = {"calculator": "EMT", "version": "ASE"}
+    manifest = {"name": "m", "summary": "s", "split": "x", "licence": "MIT", "reference": reference, "shards": shards}
+    (tmp_path / "manifest.yaml").write_text(json.dumps(manifest))
+    result = CliRunner().invoke(command, [str(tmp_path / "manifest.yaml"), "-o", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [Path(row["folder"]).name for row in rows] == ["one", "two"]
+    assert all(row["tasks"] == 1 for row in rows)
+    one, two = (labels(tmp_path / "out" / name)[0].info["seed"] for name in ("one", "two"))
+    assert one != two

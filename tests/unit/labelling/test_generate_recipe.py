@@ -1,4 +1,4 @@
-"""Recipes as files: strict reading, and recipes that are based on others."""
+"""Recipes as files: strict reading."""
 
 import json
 from dataclasses import replace
@@ -10,8 +10,14 @@ from faenet_calc.errors import InputError
 from faenet_calc.labelling import load_recipe, plan
 
 
-def test_recipes_of_the_examples_can_be_read(repository):
-    for path in sorted((repository / "examples" / "recipes").glob("*.yaml")):
+def test_recipes_of_the_repository_can_be_read(repository):
+    folders = (repository / "examples" / "recipes", repository / "datasets" / "metals-v1" / "recipes")
+    paths = [
+        *(path for folder in folders for path in folder.glob("*.yaml")),
+        *repository.glob("pretrained/*/recipe.yaml"),
+    ]
+    assert len(paths) > 10
+    for path in paths:
         assert plan(replace(load_recipe(path), tasks=50)), path
 
 
@@ -25,25 +31,8 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path):
         load_recipe(path)
 
 
-def test_a_recipe_is_based_on_others(tmp_path):
-    (tmp_path / "base.yaml").write_text(json.dumps(SMALL))
-    (tmp_path / "middle.yaml").write_text("based_on: base.yaml\nname: middle\nadsorbates: [O]\n")
-    (tmp_path / "top.yaml").write_text("based_on: middle.yaml\nseed: 5\n")
-    found = load_recipe(tmp_path / "top.yaml")
-    assert found == recipe(name="middle", adsorbates=["O"], seed=5)
-    assert found.digest() == recipe(name="middle", adsorbates=["O"], seed=5).digest() != recipe().digest()
-    assert load_recipe(tmp_path / "top.yaml", {"seed": 7}).seed == 7
-
-
-def test_bases_that_cannot_be_used_are_named(tmp_path):
+def test_overrides_replace_settings_of_the_file(tmp_path):
     path = tmp_path / "r.yaml"
-    path.write_text("based_on: nothing.yaml\n")
-    with pytest.raises(InputError, match="there is no file"):
-        load_recipe(path)
-    path.write_text("based_on: r.yaml\n")
-    with pytest.raises(InputError, match="based on itself"):
-        load_recipe(path)
-    (tmp_path / "base.yaml").write_text(json.dumps(SMALL))
-    path.write_text("based_on: base.yaml\ncolour: red\n")
-    with pytest.raises(InputError, match="colour"):
-        load_recipe(path)
+    path.write_text(json.dumps(SMALL))
+    assert load_recipe(path) == recipe()
+    assert load_recipe(path, {"seed": 7}) == recipe(seed=7)
