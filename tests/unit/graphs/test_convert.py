@@ -167,7 +167,7 @@ def test_a_batch_names_the_bad_structure():
 )
 def test_unusual_but_right_structures_pass(atoms):
     validate(atoms)
-    to_graph(atoms, cutoff=4.0)
+    assert to_graph(atoms, cutoff=4.0).atomic_numbers.tolist() == atoms.numbers.tolist()
 
 
 @pytest.mark.parametrize("wrong", ["POSCAR", 3, None, {"positions": []}])
