@@ -15,10 +15,17 @@ from faenet_calc.errors import InputError
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# The backend searches this much farther (Å); what counts is our own distance, strictly below the cutoff.
+# The backend searches this much farther (Å); our own distance decides, strictly below the cutoff.
 _SEARCH_MARGIN = 1e-6
-# The backend makes cells of the size of its cutoff: a tiny one in a large box would cost minutes.
+# The backend makes bins of the size of its cutoff: a tiny one in a large box would cost minutes.
 _LEAST_SEARCH = 3.0
+# Above this number of bins the backend merges bins in equal proportion along all axes, and divides by zero (SIGFPE) if
+# an axis is left with none.
+_MOST_BINS = 1e5
+# Atoms farther out than this (Å) are brought nearer before the search.
+_FAR = 1e3
+# Coordinates (Å) beyond this are refused: they no longer resolve a bond.
+_FARTHEST = 1e8
 # Distances closer than this (Å) are the same shell of neighbours for the cap: above the noise of stored coordinates.
 _TIE = 1e-5
 
@@ -68,7 +75,8 @@ def neighbor_list(
         max_neighbors: Keep the nearest ones per atom only, see :func:`keep_nearest`.
 
     Raises:
-        InputError: For a cutoff that is not positive or lattice vectors that do not span the periodic directions.
+        InputError: For a cutoff that is not positive, lattice vectors that do not span the periodic directions, or
+            coordinates that are not finite or beyond 1e8 Å.
     """
     positions, cell, periodic = _arrays(positions, cell, pbc)
     if not (np.isfinite(cutoff) and cutoff > 0):
@@ -193,15 +201,55 @@ def _arrays(positions: ArrayLike, cell: ArrayLike, pbc: ArrayLike) -> tuple[Floa
 
 def _search(positions: Floats, cell: Floats, pbc: NDArray[np.bool_], reach: float) -> NeighborList:
     """All edges that the backend finds within ``reach`` (Å), in our order and with our distances."""
-    if (axis_heights(cell, pbc) == 0).any():
+    far = np.flatnonzero(~(np.abs(positions) <= _FARTHEST).all(axis=1))
+    if len(far):
+        raise InputError(
+            f"position {positions[far[0]].tolist()} of atom {far[0]} ({len(far)} such atoms), "
+            f"expected finite coordinates within ±{_FARTHEST:.0e} Å; check the units or wrap the atoms into the cell"
+        )
+    heights = axis_heights(cell, pbc)
+    if (heights == 0).any():
         raise InputError(f"cell={cell.tolist()} does not span the periodic directions pbc={pbc.tolist()}")
-    backend = vesin.NeighborList(cutoff=reach, full_list=True, n_threads=1)
-    i, j, s = backend.compute(positions, np.where(pbc[:, None], cell, 0.0), pbc, "ijS")
-    centre, neighbor, shift = i.astype(np.int64), j.astype(np.int64), s.astype(np.int64)
+    directions = np.linalg.svd(cell[pbc])[2][pbc.sum() :] if pbc.any() else np.eye(3)
+    placed, image = positions, np.zeros(positions.shape, dtype=np.int64)
+    if len(positions) and np.abs(positions).max() > _FAR:
+        image[:, pbc] = np.floor(positions @ np.linalg.pinv(cell[pbc])) if pbc.any() else 0
+        placed = _without_voids(positions - image @ cell, directions, reach)
+    extents = np.ptp(placed @ directions.T, axis=0) if len(placed) else np.zeros(len(directions))
+    wider = _safe_reach(np.concatenate([heights[pbc], extents]), reach)
+    backend = vesin.NeighborList(cutoff=wider, full_list=True, n_threads=1)
+    i, j, s = backend.compute(placed, np.where(pbc[:, None], cell, 0.0), pbc, "ijS")
+    centre, neighbor = i.astype(np.int64), j.astype(np.int64)
+    shift = s.astype(np.int64) + image[centre] - image[neighbor]
     order = np.lexsort((shift[:, 2], shift[:, 1], shift[:, 0], neighbor, centre))
     centre, neighbor, shift = centre[order], neighbor[order], shift[order]
     distance = _distances(positions, centre, neighbor, _offsets(shift, cell))
-    return NeighborList(centre=centre, neighbor=neighbor, shift=shift, distance=distance)
+    edges = NeighborList(centre=centre, neighbor=neighbor, shift=shift, distance=distance)
+    return edges if wider == reach else edges.select(distance <= reach)
+
+
+def _without_voids(positions: Floats, directions: Floats, reach: float) -> Floats:
+    """Positions [n_atoms, 3] (Å) whose empty layers across ``directions`` [k, 3] are at most twice the reach.
+
+    Pairs within ``reach`` keep their relative positions, pairs across a layer stay farther apart than that.
+    """
+    positions = positions.copy()
+    for direction in directions:
+        height = positions @ direction
+        order = np.argsort(height)
+        gaps = np.diff(height[order], prepend=0.0)
+        positions[order] -= np.cumsum(gaps - np.minimum(gaps, 2 * reach))[:, None] * direction
+    return positions
+
+
+def _safe_reach(extents: Floats, reach: float) -> float:
+    """``reach`` (Å), or as much more as keeps the bins of a flat or long box of ``extents`` [3] (Å) below the limit."""
+    wider = reach
+    while True:
+        bins = np.floor(extents / wider) + 1
+        if bins.prod() <= _MOST_BINS or bins.min() * np.cbrt(_MOST_BINS / bins.prod()) >= 2:
+            return wider
+        wider *= 1.05
 
 
 def _offsets(shift: Integers, cell: Floats) -> Floats:

@@ -48,6 +48,51 @@ def near_cutoff(positions, cell, pbc, cutoff):
     return bool((abs(distance - cutoff) < 1e-9).any())
 
 
+def brute_force(positions, cell, pbc, cutoff):
+    """Every pair of atoms in the home cell and its images, for structures whose cell is wider than the cutoff."""
+    found = set()
+    images = itertools.product(*[(-1, 0, 1) if periodic else (0,) for periodic in pbc])
+    for shift in images:
+        difference = positions[None] + np.array(shift) @ cell - positions[:, None]
+        near = np.linalg.norm(difference, axis=2) < cutoff
+        if shift == (0, 0, 0):
+            np.fill_diagonal(near, False)
+        found |= {(i, j, shift) for i, j in np.argwhere(near).tolist()}
+    return found
+
+
+@pytest.mark.parametrize("pbc", PERIODICITIES)
+@pytest.mark.parametrize("distance", [1e3, 1e5, 1e6, 9e7])
+def test_atoms_far_away_along_non_periodic_axes(pbc, distance):
+    """Positions from which the backend alone would kill the process."""
+    cell = np.array([[9.0, 0, 0], [1.0, 8.0, 0], [0.5, -1.0, 10.0]])
+    far = distance * np.eye(3)[~np.array(pbc)]
+    near = np.random.default_rng(0).uniform(0, 7, size=(6, 3))
+    groups = [near, *[near[:3] + one for one in far], *([near[:2] - far.sum(axis=0)] if len(far) else [])]
+    positions = np.concatenate(groups)
+    edges = neighbor_list(positions, cell, pbc, 5.0)
+    found = set(zip(edges.centre.tolist(), edges.neighbor.tolist(), map(tuple, edges.shift.tolist()), strict=True))
+    assert found == brute_force(positions, cell, pbc, 5.0)
+    assert len(found) > 12
+
+
+@pytest.mark.parametrize("pbc", [(True, True, False), (False, False, False), (True, True, True)])
+def test_flat_boxes_of_many_bins(pbc):
+    """A thin sheet of 1200 Å: more bins than the backend has, almost none of them across the sheet."""
+    grid = np.stack(np.meshgrid(*[np.arange(0.0, 1200.0, 6.0)] * 2), axis=-1).reshape(-1, 2)
+    pairs = np.concatenate([np.column_stack([grid, 0 * grid[:, :1] + z]) for z in (0.0, 1.0)])
+    edges = neighbor_list(pairs, np.diag([1200.0, 1200.0, 6.0]), pbc, 3.0)
+    assert len(edges) == len(pairs)
+    assert edges.distance.max() == 1.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 2e8])
+def test_coordinates_without_meaning_are_refused(value):
+    positions = np.array([[0.0, 0, 0], [0, 0, value], [1.0, 0, 0]])
+    with pytest.raises(InputError, match=r"of atom 1 \(1 such atoms\), expected finite coordinates"):
+        neighbor_list(positions, np.eye(3) * 9, [True, True, False], 5.0)
+
+
 def vectors(edges, positions, cell):
     return positions[edges.neighbor] + edges.shift @ cell - positions[edges.centre]
 
