@@ -6,11 +6,14 @@ frames U and -U share their edge embeddings. Second derivatives, other architect
 """
 
 import ctypes
+import itertools
 import math
 import threading
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -75,27 +78,27 @@ class EngineOutput:
 
 
 class _Weights(ctypes.Structure):
-    _sizes = ("hidden", "filters", "directional", "feed_forward", "output", "layers", "intervals", "power")
-    _numbers = ("cutoff", "message_scale", "output_bias")
-    _arrays = (
+    sizes = ("kinds", "hidden", "filters", "directional", "feed_forward", "output", "layers", "intervals", "power")
+    numbers = ("cutoff", "message_scale", "output_bias")
+    arrays = (
         "atom_states", "direction_weight", "direction_bias", "radial", "edge_weight", "filter_weight", "node_weight",
         "node_bias", "up_weight", "up_bias", "in_weight", "in_bias", "out_weight", "out_bias", "output_weight",
         "output_hidden_bias", "energy_weight", "mixing",
     )  # fmt: skip
     _fields_ = (
-        *((name, ctypes.c_int64) for name in _sizes),
-        *((name, ctypes.c_double) for name in _numbers),
-        *((name, ctypes.c_void_p) for name in _arrays),
+        *((name, ctypes.c_int64) for name in sizes),
+        *((name, ctypes.c_double) for name in numbers),
+        *((name, ctypes.c_void_p) for name in arrays),
     )
 
 
 class _Batch(ctypes.Structure):
-    _sizes = ("n_graphs", "n_frames", "share_inverse", "edges_per_group", "threads")
-    _inputs = ("atom_start", "edge_start", "kind", "centre", "neighbor", "vectors", "frame_start", "rotation", "seed")
-    _outputs = ("node_energy", "features", "grad_vectors", "grad_rotation", "grad_copies")
+    sizes = ("n_graphs", "n_atoms", "n_edges", "n_frames", "share_inverse", "edges_per_group", "threads")
+    inputs = ("atom_start", "edge_start", "kind", "centre", "neighbor", "vectors", "frame_start", "rotation", "seed")
+    outputs = ("node_energy", "features", "grad_vectors", "grad_rotation", "grad_copies")
     _fields_ = (
-        *((name, ctypes.c_int64) for name in _sizes),
-        *((name, ctypes.c_void_p) for name in (*_inputs, *_outputs)),
+        *((name, ctypes.c_int64) for name in sizes),
+        *((name, ctypes.c_void_p) for name in (*inputs, *outputs)),
     )
 
 
@@ -137,7 +140,7 @@ class Engine:
         self._panel = int(found.function("fused_panel")())
         with torch.no_grad():
             sizes, self._arrays = self._pack(model)
-        self._padded_features = sizes["output"]
+        self.padded_features = sizes["output"]
         bias = model.output_block.lin2.bias
         weights = _Weights(
             **sizes,
@@ -155,7 +158,12 @@ class Engine:
         if not self._handle:
             raise MemoryError("the weights of the engine could not be allocated")
         self._free = weakref.finalize(self, found.function("fused_free"), self._handle)
-        self._memory, self._evaluate = found.function("fused_memory"), found.function("fused_evaluate")
+        self._number = next(_numbers)
+        _engines[self._number] = self
+        self._check, self._memory, self._evaluate = (
+            found.function(name) for name in ("fused_check", "fused_memory", "fused_evaluate")
+        )
+        self._check.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Batch))
         self._memory.restype = ctypes.c_int64
         self._memory.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Batch))
         self._evaluate.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p)
@@ -176,34 +184,51 @@ class Engine:
             features: Return last-layer features.
             copies: Return derivatives of each frame by itself; ``batch.share_inverse`` must be off.
         """
-        n_graphs, n_edges = len(batch.atom_start) - 1, len(batch.centre)
-        atoms, edges, frames = batch.atom_start.diff(), batch.edge_start.diff(), batch.frame_start.diff()
-        n_nodes, n_frames = int(atoms @ frames), len(seed)
-        new = batch.vectors.new_zeros
-        result = EngineOutput(
-            node_energy=batch.vectors.new_empty(n_nodes),
-            features=torch.empty(n_nodes, self._padded_features) if features else None,
-            grad_vectors=new(n_edges, 3) if gradients else None,
-            grad_rotation=new(n_frames, 3, 3) if gradients else None,
-            grad_copies=new(int(edges @ frames), 3) if copies else None,
+        if copies and batch.share_inverse:
+            raise ValueError(
+                "copies=True and share_inverse=True: frames that share edges have no separate derivatives"
+            )
+        frames = np.diff(batch.frame_start.numpy())
+        node_energy, found_features, grad_vectors, grad_rotation, grad_copies = torch.ops.faenet_calc.fused_evaluate(
+            self._number,
+            *(getattr(batch, name) for name in _Batch.inputs if name != "seed"),
+            seed,
+            batch.share_inverse,
+            int(np.diff(batch.atom_start.numpy()) @ frames),
+            int(np.diff(batch.edge_start.numpy()) @ frames) if copies else 0,
+            gradients,
+            self._n_features if features else 0,
         )
+        return EngineOutput(
+            node_energy=node_energy,
+            features=found_features if features else None,
+            grad_vectors=grad_vectors if gradients else None,
+            grad_rotation=grad_rotation if gradients else None,
+            grad_copies=grad_copies if copies else None,
+        )
+
+    def run(self, share_inverse: int, inputs: dict[str, Tensor], outputs: dict[str, Tensor | None]) -> None:
+        """Call the native function with contiguous arrays by the names of ``native/fused.h``."""
         threads = n_threads(self._library)
-        inputs = {"seed": seed.contiguous()}
-        inputs |= {name: getattr(batch, name).contiguous() for name in _Batch._inputs if name != "seed"}
-        outputs = {name: getattr(result, name) for name in _Batch._outputs}
+        arrays = inputs | outputs
         call = _Batch(
-            n_graphs=n_graphs,
-            n_frames=n_frames,
-            share_inverse=batch.share_inverse,
+            n_graphs=len(inputs["atom_start"]) - 1,
+            n_atoms=len(inputs["kind"]),
+            n_edges=len(inputs["centre"]),
+            n_frames=len(inputs["seed"]),
+            share_inverse=share_inverse,
             edges_per_group=EDGES_PER_GROUP * threads,
             threads=threads,
-            **{name: None if array is None else array.data_ptr() for name, array in (inputs | outputs).items()},
+            **{name: None if array is None else array.data_ptr() for name, array in arrays.items()},
         )
+        wrong = self._check(self._handle, ctypes.byref(call))
+        if wrong:
+            name = list(_CHECKED)[wrong - 1]
+            raise IndexError(f"{name} = {inputs[name]}, expected {_CHECKED[name]}")
         workspace = _workspaces.of_size(self._memory(self._handle, ctypes.byref(call)))
         aligned = (workspace.data_ptr() + 63) // 64 * 64
         if self._evaluate(self._handle, ctypes.byref(call), aligned):
             raise MemoryError("the engine could not allocate its lists of frames")
-        return result
 
     def _pack(self, model: FAENet) -> tuple[dict[str, int], dict[str, Tensor]]:
         """Padded widths and weights by the names of ``native/fused.h``."""
@@ -247,6 +272,7 @@ class Engine:
             "mixing": model.mlp_skip_co.weight[0].clone(),
         }
         sizes = {
+            "kinds": len(arrays["atom_states"]),
             "hidden": hidden,
             "filters": filters,
             "directional": directional,
@@ -258,6 +284,99 @@ class Engine:
     def _wide(self, width: int) -> int:
         """A width rounded up to whole panels."""
         return -(-width // self._panel) * self._panel
+
+
+# What ``fused_check`` looks at, in its order.
+_CHECKED = {
+    "atom_start": "ascending numbers from 0 to the number of atoms",
+    "edge_start": "ascending numbers from 0 to the number of edges",
+    "frame_start": "ascending numbers from 0 to the number of frames",
+    "kind": "rows of the atom embedding",
+    "centre": "atoms of the same structure in ascending order",
+    "neighbor": "atoms of the same structure",
+}
+
+
+def _check_shapes(inputs: dict[str, Tensor]) -> None:
+    n_edges, n_frames, starts = len(inputs["centre"]), len(inputs["seed"]), len(inputs["atom_start"])
+    expected = {
+        "edge_start": (starts,),
+        "frame_start": (starts,),
+        "neighbor": (n_edges,),
+        "vectors": (n_edges, 3),
+        "rotation": (n_frames, 3, 3),
+    }
+    for name, shape in expected.items():
+        if inputs[name].shape != shape:
+            raise ValueError(f"{name} has shape {tuple(inputs[name].shape)}, expected {shape}")
+
+
+_numbers = itertools.count()
+_engines: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictionary()
+
+
+def _empty_outputs(
+    vectors: Tensor, rotation: Tensor, n_nodes: int, n_copies: int, gradients: bool, n_features: int
+) -> tuple[Tensor, ...]:
+    """Zeros for the five outputs of the operator; those that are not requested have no rows."""
+    new = vectors.new_zeros
+    return (
+        new(n_nodes),
+        new(n_nodes if n_features else 0, n_features, dtype=torch.float32),
+        new(vectors.shape[0] if gradients else 0, 3),
+        new(rotation.shape[0] if gradients else 0, 3, 3),
+        new(n_copies, 3),
+    )
+
+
+def _fused_evaluate(
+    engine: int,
+    atom_start: Tensor,
+    edge_start: Tensor,
+    kind: Tensor,
+    centre: Tensor,
+    neighbor: Tensor,
+    vectors: Tensor,
+    frame_start: Tensor,
+    rotation: Tensor,
+    seed: Tensor,
+    share_inverse: bool,
+    n_nodes: int,
+    n_copies: int,
+    gradients: bool,
+    n_features: int,
+) -> tuple[Tensor, ...]:
+    """The operator on the CPU: checks, since compiled code does none, and the native call."""
+    chosen = _engines[engine]
+    given = (atom_start, edge_start, kind, centre, neighbor, vectors, frame_start, rotation, seed)
+    inputs = {name: array.contiguous() for name, array in zip(_Batch.inputs, given, strict=True)}
+    for name, array in inputs.items():
+        expected = torch.float64 if name in ("vectors", "rotation", "seed") else torch.int64
+        if array.dtype != expected:
+            raise TypeError(f"{name} has dtype {array.dtype}, expected {expected}")
+    _check_shapes(inputs)
+    padded = chosen.padded_features if n_features else 0
+    outputs = _empty_outputs(vectors, rotation, n_nodes, n_copies, gradients, padded)
+    wanted = (True, n_features > 0, gradients, gradients, n_copies > 0)
+    written = {name: array if use else None for name, array, use in zip(_Batch.outputs, outputs, wanted, strict=True)}
+    chosen.run(int(share_inverse), inputs, written)
+    node_energy, features, *grads = outputs
+    return node_energy, features[:, :n_features].contiguous(), *grads
+
+
+def _fused_evaluate_fake(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
+    vectors, rotation = arguments[5], arguments[7]
+    return _empty_outputs(vectors, rotation, *arguments[10:])
+
+
+torch.library.define(
+    "faenet_calc::fused_evaluate",
+    "(int engine, Tensor atom_start, Tensor edge_start, Tensor kind, Tensor centre, Tensor neighbor, Tensor vectors, "
+    "Tensor frame_start, Tensor rotation, Tensor seed, bool share_inverse, SymInt n_nodes, SymInt n_copies, "
+    "bool gradients, SymInt n_features) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.impl("faenet_calc::fused_evaluate", "cpu", _fused_evaluate)
+torch.library.register_fake("faenet_calc::fused_evaluate", _fused_evaluate_fake)
 
 
 def _padded(values: Tensor, *sizes: int | None) -> Tensor:
@@ -286,13 +405,15 @@ def _radial_spline(model: FAENet, width: int) -> Tensor:
     inner, inner_bias = embedding.lin_e12.weight.double(), embedding.lin_e12.bias.double()
     outer_bias, offset = embedding.lin_e2.bias.double(), model.distance_expansion.offset.double()
 
-    def radial(distances: Tensor) -> Tensor:
-        basis = torch.exp(-0.5 * ((distances[:, None] - offset) / (offset[1] - offset[0])).square())
-        return functional.silu(basis @ inner.t() + inner_bias) @ outer.t() + outer_bias
-
+    spacing, width_of_basis = cutoff / INTERVALS, offset[1] - offset[0]
     knots = torch.linspace(0.0, cutoff, INTERVALS + 1, dtype=torch.float64)
-    derivative = torch.func.jvp(radial, (knots,), (torch.full_like(knots, cutoff / INTERVALS),))
-    return _padded(torch.stack(list(derivative), dim=1).float(), None, None, width)
+    scaled = (knots[:, None] - offset) / width_of_basis
+    basis = torch.exp(-0.5 * scaled.square())
+    z, slope_z = basis @ inner.t() + inner_bias, (-scaled / width_of_basis * basis) @ inner.t()
+    sigmoid = torch.sigmoid(z)
+    values = (z * sigmoid) @ outer.t() + outer_bias
+    slopes = (sigmoid * (1 + z * (1 - sigmoid)) * slope_z) @ outer.t()
+    return _padded(torch.stack([values, slopes * spacing], dim=1).float(), None, None, width)
 
 
 class _Workspaces(threading.local):

@@ -679,6 +679,33 @@ static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const
     }
 }
 
+static int NAME(ascends)(const int64_t *starts, int64_t n, int64_t end) {
+    for (int64_t k = 0; k < n; k++)
+        if (starts[k + 1] < starts[k]) return 0;
+    return starts[0] == 0 && starts[n] == end;
+}
+
+/* Whether every index of a batch lies inside its array: 0, or the place of the first wrong field in _CHECKED of
+ * engine.py. */
+int NAME(fused_check)(const void *handle, const Batch *b) {
+    const int64_t kinds = ((const NAME(Model) *)handle)->w.kinds;
+    if (!NAME(ascends)(b->atom_start, b->n_graphs, b->n_atoms)) return 1;
+    if (!NAME(ascends)(b->edge_start, b->n_graphs, b->n_edges)) return 2;
+    if (!NAME(ascends)(b->frame_start, b->n_graphs, b->n_frames)) return 3;
+    for (int64_t atom = 0; atom < b->n_atoms; atom++)
+        if (b->kind[atom] < 0 || b->kind[atom] >= kinds) return 4;
+    for (int64_t graph = 0; graph < b->n_graphs; graph++) {
+        const int64_t last = b->atom_start[graph + 1];
+        int64_t before = b->atom_start[graph];
+        for (int64_t edge = b->edge_start[graph]; edge < b->edge_start[graph + 1]; edge++) {
+            if (b->centre[edge] < before || b->centre[edge] >= last) return 5;
+            if (b->neighbor[edge] < b->atom_start[graph] || b->neighbor[edge] >= last) return 6;
+            before = b->centre[edge];
+        }
+    }
+    return 0;
+}
+
 /* Bytes that a batch needs at the same time. */
 int64_t NAME(fused_memory)(const void *handle, const Batch *batch) {
     NAME(Unit) *units = malloc((size_t)(batch->n_frames ? batch->n_frames : 1) * sizeof *units);

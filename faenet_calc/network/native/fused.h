@@ -5,7 +5,7 @@
 
 /* Weights, row-major; every width is a multiple of the panel width, filled with zeros. */
 typedef struct {
-    int64_t hidden, filters, directional, feed_forward, output, layers, intervals, power;
+    int64_t kinds, hidden, filters, directional, feed_forward, output, layers, intervals, power;
     double cutoff, message_scale, output_bias;
     const float *atom_states;      /* [kinds, hidden] embedding of each kind of atom */
     const float *direction_weight; /* [3, directional] */
@@ -29,7 +29,7 @@ typedef struct {
 
 /* A batch of structures with their frames, and where results go. */
 typedef struct {
-    int64_t n_graphs, n_frames, share_inverse, edges_per_group, threads;
+    int64_t n_graphs, n_atoms, n_edges, n_frames, share_inverse, edges_per_group, threads;
     const int64_t *atom_start;    /* [n_graphs + 1] */
     const int64_t *edge_start;    /* [n_graphs + 1] */
     const int64_t *kind;          /* [n_atoms] row of atom_states */
