@@ -10,14 +10,16 @@ import itertools
 import math
 import threading
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from faenet_calc.frames.frames import Frames
+from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.network.faenet import FAENet
 from faenet_calc.network.layers import EdgeNodeLinear, FeedForward, Interaction
 from faenet_calc.network.native import Library, library, n_threads
@@ -32,45 +34,22 @@ _KEPT_WORKSPACE = 1 << 28  # bytes; larger ones are returned to the system
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EngineInput:
-    """A batch of structures and their frames.
-
-    Attributes:
-        kind: [n_atoms] int64, row of the atom embedding; see :meth:`Engine.kinds`.
-        atom_start: [n_graphs + 1] int64, first atom of each structure.
-        edge_start: [n_graphs + 1] int64, first edge of each structure.
-        centre: [n_edges] int64, ascending.
-        neighbor: [n_edges] int64.
-        vectors: [n_edges, 3] float64 (Å).
-        frame_start: [n_graphs + 1] int64, first frame of each structure.
-        rotation: [n_frames, 3, 3] float64.
-        share_inverse: Every edge has its reverse, and frames U and -U have opposite derivatives dU.
-    """
-
-    kind: Tensor
-    atom_start: Tensor
-    edge_start: Tensor
-    centre: Tensor
-    neighbor: Tensor
-    vectors: Tensor
-    frame_start: Tensor
-    rotation: Tensor
-    share_inverse: bool
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class EngineOutput:
-    """Energies and derivatives of Σ_f seed_f E_f.
+    """Energies of all frames and derivatives of Σ_f seed_f E_f; fields that were not requested are None.
 
     Attributes:
+        energy: [n_frames] float64.
         node_energy: [n_nodes] float64, frame after frame.
-        features: [n_nodes, O] mixed last-layer features: ``lin2`` of them is the energy.
+        hidden: [n_nodes, H] float32, final atom states.
+        features: [n_nodes, H // 2] float32, last-layer features mixed over layers: ``lin2`` of them is the energy.
         grad_vectors: [n_edges, 3] float64.
-        grad_rotation: [n_frames, 3, 3] float64; frames that share edges have their sum at the first of them.
-        grad_copies: [n_edge_copies, 3] float64 by frame, or None.
+        grad_rotation: [n_frames, 3, 3] float64; two frames that share edges have their sum at the first one.
+        grad_copies: [n_edge_copies, 3] float64, derivatives of each frame by itself.
     """
 
+    energy: Tensor
     node_energy: Tensor
+    hidden: Tensor | None
     features: Tensor | None
     grad_vectors: Tensor | None
     grad_rotation: Tensor | None
@@ -94,8 +73,10 @@ class _Weights(ctypes.Structure):
 
 class _Batch(ctypes.Structure):
     sizes = ("n_graphs", "n_atoms", "n_edges", "n_frames", "share_inverse", "edges_per_group", "threads")
-    inputs = ("atom_start", "edge_start", "kind", "centre", "neighbor", "vectors", "frame_start", "rotation", "seed")
-    outputs = ("node_energy", "features", "grad_vectors", "grad_rotation", "grad_copies")
+    inputs = (
+        "atom_start", "edge_start", "kind", "centre", "neighbor", "shift", "vectors", "frame_start", "rotation", "seed",
+    )  # fmt: skip
+    outputs = ("energy", "node_energy", "hidden", "features", "grad_vectors", "grad_rotation", "grad_copies")
     _fields_ = (
         *((name, ctypes.c_int64) for name in sizes),
         *((name, ctypes.c_void_p) for name in (*inputs, *outputs)),
@@ -116,10 +97,49 @@ def supports(model: FAENet) -> bool:
         and config.atoms.second_layer
         and config.jumping == "concat"
         and config.energy_weighting == "none"
-        and config.decoder is None
         and not config.graph_norm
         and not config.extra_layer
     )
+
+
+def engine_for(model: FAENet) -> "Engine | None":
+    """The engine of a model, packed again after its weights have changed; None if there is no engine for it."""
+    kept = _kept.get(model)
+    if kept is None:
+        if library() is None:
+            return None
+        slots = [
+            (group, name)
+            for module in model.modules()
+            for group in (module._parameters, module._buffers)
+            for name in group
+        ]
+        kept = _kept[model] = _Kept(slots)
+    version = tuple(
+        (value.data_ptr(), value.dtype, 0 if value.is_inference() else value._version)
+        for value in (group[name] for group, name in kept.slots)
+        if value is not None
+    )
+    if kept.version != version:
+        kept.version, kept.engine = version, Engine(model) if supports(model) else None
+    return kept.engine
+
+
+@dataclass(eq=False)
+class _Kept:
+    """The engine of a model and the state of the model's tensors when it was made.
+
+    Attributes:
+        slots: Dictionaries of parameters and buffers, each with a name in it.
+        version: Address, type and number of changes of every tensor.
+    """
+
+    slots: list[tuple[dict[str, Any], str]]
+    version: tuple[Any, ...] | None = None
+    engine: "Engine | None" = None
+
+
+_kept: "weakref.WeakKeyDictionary[FAENet, _Kept]" = weakref.WeakKeyDictionary()
 
 
 class Engine:
@@ -136,11 +156,11 @@ class Engine:
         self._library: Library = found
         config = model.config
         self._n_tags = 3 if config.atoms.tag_channels else 1
-        self._n_features = config.hidden_channels // 2
+        self._width = config.hidden_channels
         self._panel = int(found.function("fused_panel")())
         with torch.no_grad():
             sizes, self._arrays = self._pack(model)
-        self.padded_features = sizes["output"]
+        self.padded = sizes["hidden"], sizes["output"]
         bias = model.output_block.lin2.bias
         weights = _Weights(
             **sizes,
@@ -168,43 +188,63 @@ class Engine:
         self._memory.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Batch))
         self._evaluate.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Batch), ctypes.c_void_p)
 
-    def kinds(self, atomic_numbers: Tensor, tags: Tensor) -> Tensor:
-        """[n_atoms] row of the atom embedding of each atom."""
-        return atomic_numbers if self._n_tags == 1 else atomic_numbers * self._n_tags + tags
-
     def evaluate(
-        self, batch: EngineInput, seed: Tensor, *, gradients: bool, features: bool = False, copies: bool = False
+        self,
+        graph: AtomGraph,
+        frames: Frames,
+        vectors: Tensor,
+        seed: Tensor,
+        *,
+        share_inverse: bool,
+        outputs: Collection[str],
     ) -> EngineOutput:
         """Energies of all frames and derivatives of their weighted sum.
 
         Args:
-            batch: Structures and frames.
-            seed: [n_frames] float64 weights of the frames' energies.
-            gradients: Compute derivatives.
-            features: Return last-layer features.
-            copies: Return derivatives of each frame by itself; ``batch.share_inverse`` must be off.
+            graph: The structures.
+            frames: Their frames.
+            vectors: [n_edges, 3] float64 (Å).
+            seed: [n_frames] float64 derivatives of the result with respect to the frames' energies.
+            share_inverse: Frames U and -U may share their edges. Their rotations must then have opposite derivatives,
+                as those of a lattice do, and ``grad_copies`` is not available.
+            outputs: Any of hidden, features, gradients (of vectors and rotations) and grad_copies.
         """
-        if copies and batch.share_inverse:
+        if share_inverse and "grad_copies" in outputs:
             raise ValueError(
-                "copies=True and share_inverse=True: frames that share edges have no separate derivatives"
+                "grad_copies with share_inverse=True: frames that share edges have no separate derivatives"
             )
-        frames = np.diff(batch.frame_start.numpy())
-        node_energy, found_features, grad_vectors, grad_rotation, grad_copies = torch.ops.faenet_calc.fused_evaluate(
+        n, one = graph.n_graphs, graph.n_graphs == 1
+        n_nodes = graph.n_atoms * frames.n_frames if one else int(graph.atoms_per_graph[frames.graph].sum())
+        n_copies = graph.n_edges * frames.n_frames if one else int(graph.edges_per_graph[frames.graph].sum())
+        tags = self._n_tags
+        found = torch.ops.faenet_calc.fused_evaluate(
             self._number,
-            *(getattr(batch, name) for name in _Batch.inputs if name != "seed"),
+            _starts(graph.graph_of_atom, n),
+            torch.tensor([0, graph.n_edges]) if one else _starts(graph.graph_of_edge, n),
+            graph.atomic_numbers if tags == 1 else graph.atomic_numbers * tags + graph.tags,
+            graph.centre,
+            graph.neighbor,
+            graph.shift,
+            vectors,
+            _starts(frames.graph, n),
+            frames.rotation,
             seed,
-            batch.share_inverse,
-            int(np.diff(batch.atom_start.numpy()) @ frames),
-            int(np.diff(batch.edge_start.numpy()) @ frames) if copies else 0,
-            gradients,
-            self._n_features if features else 0,
+            share_inverse,
+            n_nodes,
+            self._width if "hidden" in outputs else 0,
+            self._width // 2 if "features" in outputs else 0,
+            "gradients" in outputs,
+            n_copies if "grad_copies" in outputs else 0,
         )
+        energy, node_energy, hidden, features, grad_vectors, grad_rotation, grad_copies = found
         return EngineOutput(
+            energy=energy,
             node_energy=node_energy,
-            features=found_features if features else None,
-            grad_vectors=grad_vectors if gradients else None,
-            grad_rotation=grad_rotation if gradients else None,
-            grad_copies=grad_copies if copies else None,
+            hidden=hidden if "hidden" in outputs else None,
+            features=features if "features" in outputs else None,
+            grad_vectors=grad_vectors if "gradients" in outputs else None,
+            grad_rotation=grad_rotation if "gradients" in outputs else None,
+            grad_copies=grad_copies if "grad_copies" in outputs else None,
         )
 
     def run(self, share_inverse: int, inputs: dict[str, Tensor], outputs: dict[str, Tensor | None]) -> None:
@@ -224,7 +264,8 @@ class Engine:
         wrong = self._check(self._handle, ctypes.byref(call))
         if wrong:
             name = list(_CHECKED)[wrong - 1]
-            raise IndexError(f"{name} = {inputs[name]}, expected {_CHECKED[name]}")
+            first, last = inputs[name].aminmax()
+            raise IndexError(f"{name} from {int(first)} to {int(last)}, expected {_CHECKED[name]}")
         workspace = _workspaces.of_size(self._memory(self._handle, ctypes.byref(call)))
         aligned = (workspace.data_ptr() + 63) // 64 * 64
         if self._evaluate(self._handle, ctypes.byref(call), aligned):
@@ -297,86 +338,94 @@ _CHECKED = {
 }
 
 
-def _check_shapes(inputs: dict[str, Tensor]) -> None:
+def _check_arrays(inputs: dict[str, Tensor]) -> None:
     n_edges, n_frames, starts = len(inputs["centre"]), len(inputs["seed"]), len(inputs["atom_start"])
     expected = {
         "edge_start": (starts,),
         "frame_start": (starts,),
         "neighbor": (n_edges,),
+        "shift": (n_edges, 3),
         "vectors": (n_edges, 3),
         "rotation": (n_frames, 3, 3),
     }
     for name, shape in expected.items():
         if inputs[name].shape != shape:
             raise ValueError(f"{name} has shape {tuple(inputs[name].shape)}, expected {shape}")
+    for name, array in inputs.items():
+        dtype = torch.float64 if name in ("vectors", "rotation", "seed") else torch.int64
+        if array.dtype != dtype:
+            raise TypeError(f"{name} has dtype {array.dtype}, expected {dtype}")
 
 
 _numbers = itertools.count()
 _engines: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictionary()
 
 
-def _empty_outputs(
-    vectors: Tensor, rotation: Tensor, n_nodes: int, n_copies: int, gradients: bool, n_features: int
+def _outputs(
+    vectors: Tensor, rotation: Tensor, n_nodes: int, hidden: int, features: int, gradients: bool, n_copies: int
 ) -> tuple[Tensor, ...]:
-    """Zeros for the five outputs of the operator; those that are not requested have no rows."""
-    new = vectors.new_zeros
+    """Zeros for the outputs of the operator; those that are not requested are empty."""
+    new, rows = vectors.new_zeros, vectors.shape[0]
     return (
+        new(rotation.shape[0]),
         new(n_nodes),
-        new(n_nodes if n_features else 0, n_features, dtype=torch.float32),
-        new(vectors.shape[0] if gradients else 0, 3),
+        new(n_nodes, hidden, dtype=torch.float32),
+        new(n_nodes, features, dtype=torch.float32),
+        new(rows if gradients else 0, 3),
         new(rotation.shape[0] if gradients else 0, 3, 3),
         new(n_copies, 3),
     )
 
 
-def _fused_evaluate(
-    engine: int,
-    atom_start: Tensor,
-    edge_start: Tensor,
-    kind: Tensor,
-    centre: Tensor,
-    neighbor: Tensor,
-    vectors: Tensor,
-    frame_start: Tensor,
-    rotation: Tensor,
-    seed: Tensor,
-    share_inverse: bool,
-    n_nodes: int,
-    n_copies: int,
-    gradients: bool,
-    n_features: int,
-) -> tuple[Tensor, ...]:
-    """The operator on the CPU: checks, since compiled code does none, and the native call."""
-    chosen = _engines[engine]
-    given = (atom_start, edge_start, kind, centre, neighbor, vectors, frame_start, rotation, seed)
-    inputs = {name: array.contiguous() for name, array in zip(_Batch.inputs, given, strict=True)}
-    for name, array in inputs.items():
-        expected = torch.float64 if name in ("vectors", "rotation", "seed") else torch.int64
-        if array.dtype != expected:
-            raise TypeError(f"{name} has dtype {array.dtype}, expected {expected}")
-    _check_shapes(inputs)
-    padded = chosen.padded_features if n_features else 0
-    outputs = _empty_outputs(vectors, rotation, n_nodes, n_copies, gradients, padded)
-    wanted = (True, n_features > 0, gradients, gradients, n_copies > 0)
-    written = {name: array if use else None for name, array, use in zip(_Batch.outputs, outputs, wanted, strict=True)}
+def _fused_evaluate(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
+    """The operator on the CPU: checks what compiled code does not, and calls it."""
+    chosen, n_inputs = _engines[engine], len(_Batch.inputs)
+    inputs = {name: array.contiguous() for name, array in zip(_Batch.inputs, arguments[:n_inputs], strict=True)}
+    _check_arrays(inputs)
+    share_inverse, n_nodes, hidden, features, gradients, n_copies = arguments[n_inputs:]
+    padded_hidden, padded_features = chosen.padded
+    outputs = _outputs(
+        inputs["vectors"],
+        inputs["rotation"],
+        n_nodes,
+        padded_hidden if hidden else 0,
+        padded_features if features else 0,
+        gradients,
+        n_copies,
+    )
+    used = (True, True, hidden, features, gradients, gradients, n_copies)
+    written = {name: array if use else None for name, array, use in zip(_Batch.outputs, outputs, used, strict=True)}
     chosen.run(int(share_inverse), inputs, written)
-    node_energy, features, *grads = outputs
-    return node_energy, features[:, :n_features].contiguous(), *grads
+    energy, node_energy, wide_hidden, wide_features, *gradients_found = outputs
+    return (
+        energy,
+        node_energy,
+        wide_hidden[:, :hidden].contiguous(),
+        wide_features[:, :features].contiguous(),
+        *gradients_found,
+    )
 
 
 def _fused_evaluate_fake(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
-    vectors, rotation = arguments[5], arguments[7]
-    return _empty_outputs(vectors, rotation, *arguments[10:])
+    vectors, rotation = (arguments[_Batch.inputs.index(name)] for name in ("vectors", "rotation"))
+    return _outputs(vectors, rotation, *arguments[len(_Batch.inputs) + 1 :])
 
 
 torch.library.define(
     "faenet_calc::fused_evaluate",
-    "(int engine, Tensor atom_start, Tensor edge_start, Tensor kind, Tensor centre, Tensor neighbor, Tensor vectors, "
-    "Tensor frame_start, Tensor rotation, Tensor seed, bool share_inverse, SymInt n_nodes, SymInt n_copies, "
-    "bool gradients, SymInt n_features) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"(int engine, {', '.join(f'Tensor {name}' for name in _Batch.inputs)}, bool share_inverse, SymInt n_nodes, "
+    "SymInt hidden, SymInt features, bool gradients, SymInt n_copies) "
+    f"-> ({', '.join('Tensor' for _ in _Batch.outputs)})",
 )
 torch.library.impl("faenet_calc::fused_evaluate", "cpu", _fused_evaluate)
 torch.library.register_fake("faenet_calc::fused_evaluate", _fused_evaluate_fake)
+
+
+def _starts(group: Tensor, n_groups: int) -> Tensor:
+    """[n_groups + 1] where each group begins in an ascending tensor of group numbers."""
+    if n_groups == 1:
+        return torch.tensor([0, len(group)])
+    return torch.searchsorted(group, torch.arange(n_groups + 1))
 
 
 def _padded(values: Tensor, *sizes: int | None) -> Tensor:

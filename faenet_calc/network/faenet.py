@@ -23,13 +23,13 @@ class NetworkOutput:
         energy: [n_frames] energy of each copy.
         node_energy: [n_nodes] contributions that sum to ``energy``; None where upstream's head has none.
         node_force: [n_nodes, 3] direct forces in the frame, or None.
-        hidden: [n_nodes, H] final atom states.
+        hidden: [n_nodes, H] final atom states, or None.
     """
 
     energy: Tensor
     node_energy: Tensor | None
     node_force: Tensor | None
-    hidden: Tensor
+    hidden: Tensor | None
 
     def detach(self) -> "NetworkOutput":
         """The same numbers without their history."""

@@ -8,6 +8,7 @@ edge vectors V and rotations U at once and released; positions and strain follow
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from faenet_calc.frames.frames import FramedGraph, Frames, build_frames, copy_into_frames, into_frame, out_of_frame
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.network.config import ModelConfig
+from faenet_calc.network.engine import Engine, engine_for
 from faenet_calc.network.faenet import FAENet, NetworkOutput
 from faenet_calc.potential.capabilities import Request
 from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
@@ -48,9 +50,7 @@ class _Geometry:
         strain: [n_graphs, 3, 3] zeros, or None without stress.
         vectors: [n_edges, 3] (Å).
         frames: The frames of every structure.
-        framed: The structures copied into their frames.
-        pairs: From :meth:`AtomGraph.pairs`: the two directions of an edge have one length, so that what depends on it
-            is computed once for both and all frames. None where the edges of different frames are kept apart.
+        separate_copies: Whether the edges of different frames are kept apart.
     """
 
     graph: AtomGraph
@@ -58,8 +58,20 @@ class _Geometry:
     strain: Tensor | None
     vectors: Tensor
     frames: Frames
-    framed: FramedGraph
-    pairs: tuple[Tensor, Tensor] | None
+    separate_copies: bool
+
+    @cached_property
+    def framed(self) -> FramedGraph:
+        """The structures copied into their frames."""
+        return copy_into_frames(self.graph, self.frames.graph)
+
+    @cached_property
+    def pairs(self) -> tuple[Tensor, Tensor] | None:
+        """From :meth:`AtomGraph.pairs`, or None where the edges of different frames are kept apart.
+
+        The two directions of an edge have one length: what depends on it is computed once for both and all frames.
+        """
+        return None if self.separate_copies else self.graph.pairs()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,19 +115,24 @@ def forward(
         memory_bytes: Budget of a part; None for the default of the device. Not used in training.
     """
     training = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters())
+    in_one_graph = training or create_graph
     with torch.set_grad_enabled(training or request.gradient):
-        geometry = _geometry(config, graph, request, generator)
-        if training or create_graph:
+        geometry = _geometry(config, graph, request, generator, in_one_graph)
+        if in_one_graph:
             output, copies = _run(model, geometry.framed, geometry.vectors, geometry.frames.rotation, geometry.pairs)
             network = _NetworkPass(output=output, copies=copies)
+        elif (engine := engine_for(model)) is not None:
+            network = _run_engine(engine, model, config, geometry, request)
         else:
             network = _run_in_parts(model, config, geometry, request, memory_bytes)
         result = _averages(config.normalization, geometry, network.output, request)
-        if request.gradient:
-            result |= _derivatives(
+        if request.gradient and in_one_graph:
+            result |= _autograd_derivatives(
                 geometry, network, result["energy"], request, create_graph=create_graph, retain_graph=training
             )
-    if not training and not create_graph:
+        elif request.gradient:
+            result |= _derivatives(geometry, network, result["energy"], request)
+    if not in_one_graph:
         result = {name: value.detach() for name, value in result.items()}
     if "forces" in request.properties:
         return Prediction(**result, forces=result[f"{request.forces}_forces"])
@@ -124,7 +141,11 @@ def forward(
 
 
 def _geometry(
-    config: PotentialConfig, graph: AtomGraph, request: Request, generator: torch.Generator | None
+    config: PotentialConfig,
+    graph: AtomGraph,
+    request: Request,
+    generator: torch.Generator | None,
+    differentiable_vectors: bool,
 ) -> _Geometry:
     """Leaves for the derivatives, the edge vectors and the frames."""
     if request.gradient:
@@ -140,14 +161,15 @@ def _geometry(
     frames = request.frames
     if not isinstance(frames, Frames):
         frames = build_frames(graph, config.frames, frames, vacuum=config.model.cutoff, generator=generator)
+    with torch.set_grad_enabled(differentiable_vectors):
+        vectors = graph.edge_vectors()
     return _Geometry(
         graph=graph,
         positions=positions,
         strain=strain,
-        vectors=graph.edge_vectors(),
+        vectors=vectors,
         frames=frames,
-        framed=copy_into_frames(graph, frames.graph),
-        pairs=None if request.gradient_spread else graph.pairs(),
+        separate_copies=request.gradient_spread,
     )
 
 
@@ -175,6 +197,31 @@ def _run(
         distinct, row = vectors.index_select(0, edge_of_pair), pair_of_edge.index_select(0, framed.edge_of_copy)
     output: NetworkOutput = model(framed, in_frame, torch.linalg.vector_norm(distinct, dim=1).to(dtype), row)
     return output, copies
+
+
+def _run_engine(
+    engine: Engine, model: FAENet, config: PotentialConfig, geometry: _Geometry, request: Request
+) -> _NetworkPass:
+    """Evaluate all frames, and their derivatives where gradients are requested, in compiled code."""
+    graph, frames = geometry.graph, geometry.frames.detach()
+    outputs = {"gradients": request.gradient, "grad_copies": request.gradient_spread, "hidden": request.direct}
+    # Frames U and -U of a lattice move together; those of a molecule may belong to different pairs of atoms.
+    on_lattice = not geometry.frames.rotation.requires_grad or bool((graph.pbc.sum(dim=1) >= 2).all())
+    found = engine.evaluate(
+        graph,
+        frames,
+        geometry.vectors.detach(),
+        frames.weight * config.normalization.scale,
+        share_inverse=on_lattice and not request.gradient_spread,
+        outputs=[name for name, wanted in outputs.items() if wanted],
+    )
+    force = model.decoder(found.hidden) if request.direct and model.decoder is not None else None
+    return _NetworkPass(
+        output=NetworkOutput(energy=found.energy, node_energy=found.node_energy, node_force=force, hidden=found.hidden),
+        grad_vectors=found.grad_vectors,
+        grad_rotation=found.grad_rotation,
+        grad_copies=found.grad_copies,
+    )
 
 
 def _run_in_parts(
@@ -259,7 +306,33 @@ def _averages(
     return result
 
 
-def _derivatives(
+def _derivatives(geometry: _Geometry, network: _NetworkPass, energy: Tensor, request: Request) -> dict[str, Tensor]:
+    """Gradient forces, stress and the spread of gradient forces from derivatives with respect to edges and frames."""
+    graph, frames, grad_vectors = geometry.graph, geometry.frames, network.grad_vectors
+    assert grad_vectors is not None and network.grad_rotation is not None
+    grad_positions = grad_vectors.new_zeros(graph.n_atoms, 3).index_add_(0, graph.neighbor, grad_vectors)
+    grad_positions.index_add_(0, graph.centre, grad_vectors, alpha=-1)
+    grad_strain: Tensor | None = None
+    if geometry.strain is not None:
+        products = torch.einsum("ei,ej->eij", geometry.vectors, grad_vectors)
+        virial = grad_vectors.new_zeros(graph.n_graphs, 3, 3).index_add_(0, graph.graph_of_edge, products)
+        grad_strain = 0.5 * (virial + virial.transpose(1, 2))
+    if frames.rotation.requires_grad or frames.weight.requires_grad:
+        total = energy.sum() + (network.grad_rotation * frames.rotation).sum()
+        inputs = [geometry.positions] if geometry.strain is None else [geometry.positions, geometry.strain]
+        found = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+        grad_positions += found[0]
+        if grad_strain is not None:
+            grad_strain += found[1]
+    result = {"gradient_forces": -grad_positions}
+    if grad_strain is not None:
+        result["stress"] = grad_strain / _finite_volume(graph)
+    if network.grad_copies is not None:
+        result["forces_frame_std"] = _gradient_spread(geometry, network.grad_copies)
+    return result
+
+
+def _autograd_derivatives(
     geometry: _Geometry,
     network: _NetworkPass,
     energy: Tensor,
@@ -268,14 +341,11 @@ def _derivatives(
     create_graph: bool,
     retain_graph: bool,
 ) -> dict[str, Tensor]:
-    """Gradient forces, stress and the spread of gradient forces from energies [n_graphs]."""
+    """The same by differentiating energies [n_graphs] that are in one autograd graph with the positions."""
     copies = network.copies if request.gradient_spread else None
     inputs = [x for x in (geometry.positions, geometry.strain, copies) if x is not None]
     # The energy of an isolated atom does not depend on its position; the zero term connects the two.
     total = energy.sum() + 0.0 * geometry.positions.sum()
-    if network.grad_vectors is not None and network.grad_rotation is not None:
-        total = total + (network.grad_vectors * geometry.vectors).sum()
-        total = total + (network.grad_rotation * geometry.frames.rotation).sum()
     grads = list(
         torch.autograd.grad(
             total,
@@ -288,13 +358,16 @@ def _derivatives(
     )
     result = {"gradient_forces": -grads.pop(0)}
     if geometry.strain is not None:
-        # A structure without a volume has no stress: zero, with a zero gradient, also inside a batch.
-        volume = geometry.graph.volume.detach()
-        result["stress"] = grads.pop(0) / torch.where(volume > 0, volume, torch.inf)[:, None, None]
+        result["stress"] = grads.pop(0) / _finite_volume(geometry.graph)
     if request.gradient_spread:
-        grad_copies = grads.pop(0) if network.grad_copies is None else network.grad_copies
-        result["forces_frame_std"] = _gradient_spread(geometry, grad_copies)
+        result["forces_frame_std"] = _gradient_spread(geometry, grads.pop(0))
     return result
+
+
+def _finite_volume(graph: AtomGraph) -> Tensor:
+    """[n_graphs, 1, 1] (Å³), infinite for structures without a volume: their stress is zero, also inside a batch."""
+    volume = graph.volume.detach()
+    return torch.where(volume > 0, volume, torch.inf)[:, None, None]
 
 
 def _gradient_spread(geometry: _Geometry, grad_copies: Tensor) -> Tensor:

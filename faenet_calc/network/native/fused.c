@@ -554,14 +554,35 @@ static int64_t NAME(place)(NAME(Group) *g, char *memory) {
     return used;
 }
 
-/* Frames of a batch, inverse ones together if the batch shares them; returns their number. */
+static inline uint64_t NAME(hash)(int64_t i, int64_t j, int64_t a, int64_t b, int64_t c) {
+    const int64_t values[5] = {i, j, a, b, c};
+    uint64_t hash = 0;
+    for (int k = 0; k < 5; k++) {
+        hash = (hash ^ (uint64_t)values[k]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* Whether every edge (i, j, shift) has its reverse (j, i, -shift): sums of hashes are equal if and, in practice, only if. */
+static int NAME(symmetric)(const Batch *b) {
+    uint64_t difference = 0;
+    for (int64_t edge = 0; edge < b->n_edges; edge++) {
+        const int64_t i = b->centre[edge], j = b->neighbor[edge], *s = b->shift + 3 * edge;
+        difference += NAME(hash)(i, j, s[0], s[1], s[2]) - NAME(hash)(j, i, -s[0], -s[1], -s[2]);
+    }
+    return difference == 0;
+}
+
+/* Frames of a batch, inverse ones together if they can share their edges; returns their number. */
 static int64_t NAME(units)(const Batch *b, NAME(Unit) *units) {
+    const int share = b->share_inverse && NAME(symmetric)(b);
     int64_t n_units = 0;
     for (int64_t graph = 0; graph < b->n_graphs; graph++) {
         const int64_t first = n_units;
         for (int64_t frame = b->frame_start[graph]; frame < b->frame_start[graph + 1]; frame++) {
             int64_t found = -1;
-            for (int64_t unit = first; b->share_inverse && unit < n_units && found < 0; unit++) {
+            for (int64_t unit = first; share && unit < n_units && found < 0; unit++) {
                 if (units[unit].inverse >= 0) continue;
                 const double *one = b->rotation + 9 * units[unit].frame, *other = b->rotation + 9 * frame;
                 int inverse = 1;
@@ -648,7 +669,7 @@ static void NAME(fill)(NAME(Group) *g) {
 /* Adds a group's results to those of the batch. */
 static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const int64_t *copy_start) {
     const Batch *b = g->batch;
-    const int64_t S = g->signs, O = g->model->w.output;
+    const int64_t S = g->signs, H = g->model->w.hidden, O = g->model->w.output;
     for (int64_t number = 0; number < g->n_units; number++) {
         const NAME(Unit) *unit = g->units + number;
         const int64_t edge = b->edge_start[unit->graph], edges = b->edge_start[unit->graph + 1] - edge;
@@ -657,6 +678,8 @@ static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const
             for (int64_t sign = 0; sign < S; sign++) {
                 const int64_t from = (unit->atom + k) * S + sign, to = node_start[sign ? unit->inverse : unit->frame] + k;
                 b->node_energy[to] = g->energy[from];
+                b->energy[sign ? unit->inverse : unit->frame] += g->energy[from];
+                if (b->hidden) memcpy(b->hidden + to * H, g->state + from * H, (size_t)H * sizeof(float));
                 if (b->features) memcpy(b->features + to * O, g->features + from * O, (size_t)O * sizeof(float));
             }
         }

@@ -35,14 +35,17 @@ typedef struct {
     const int64_t *kind;          /* [n_atoms] row of atom_states */
     const int64_t *centre;        /* [n_edges], ascending */
     const int64_t *neighbor;      /* [n_edges] */
+    const int64_t *shift;         /* [n_edges, 3] */
     const double *vectors;        /* [n_edges, 3] */
     const int64_t *frame_start;   /* [n_graphs + 1] */
     const double *rotation;       /* [n_frames, 3, 3] */
     const double *seed;           /* [n_frames] derivative of the result with respect to each frame's energy */
+    double *energy;               /* [n_frames], zero before */
     double *node_energy;          /* [n_nodes], frame after frame */
+    float *hidden;                /* [n_nodes, hidden] final states, or NULL */
     float *features;              /* [n_nodes, output] mixed last-layer features, or NULL */
-    double *grad_vectors;         /* [n_edges, 3], or NULL for energies alone */
-    double *grad_rotation;        /* [n_frames, 3, 3]; with share_inverse at the first frame of two inverse ones */
+    double *grad_vectors;         /* [n_edges, 3], zero before, or NULL for energies alone */
+    double *grad_rotation;        /* [n_frames, 3, 3], zero before; with share_inverse at the first frame of two inverse ones */
     double *grad_copies;          /* [n_edge_copies, 3] by frame, or NULL; not with share_inverse */
 } Batch;
 

@@ -1,0 +1,239 @@
+"""The fused engine against the same network in PyTorch (float64): every shipped model, kind of structure and output."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import add_adsorbate, bulk, fcc100, molecule
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from faenet_calc.frames.frames import build_frames
+from faenet_calc.network.engine import Engine, engine_for
+from faenet_calc.network.native import INSTRUCTION_SETS, library, unavailable
+from faenet_calc.potential import forward as forward_module
+from faenet_calc.potential import shipped
+from faenet_calc.potential.checkpoint import load_potential
+from faenet_calc.potential.potential import Potential, build_potential
+
+pytestmark = pytest.mark.skipif(library() is None, reason=f"no compiled library: {unavailable()}")
+
+TOLERANCES = {"energy": 1e-5, "energies": 1e-5, "forces": 1e-4, "stress": 1e-5}  # eV, eV/Å, eV/Å³
+SPREADS = {"energy": 1e-5, "energy_frame_std": 1e-5, "forces_frame_std": 1e-4}
+
+
+def _structures(metal: str) -> dict[str, Atoms]:
+    slab = fcc100(metal, (2, 2, 3), vacuum=8.0)
+    add_adsorbate(slab, molecule("CO2"), 3.0, "ontop")
+    slab.pbc = True
+    crystal = bulk(metal, cubic=True)
+    for number, atoms in enumerate((slab, crystal)):
+        atoms.rattle(0.05, seed=number)
+    return {
+        "slab": slab,
+        "bulk": crystal,
+        "molecule": molecule("CO2"),
+        "molecule in a box": Atoms("CO", [[0, 0, 0], [0, 0.1, 1.15]], cell=[9, 9, 9], pbc=True),
+        "wire": Atoms(f"{metal}2", [[0, 0, 0], [2.5, 0.4, 0]], cell=[5.0, 0, 0], pbc=[True, False, False]),
+        "isolated atom": Atoms(metal),
+        "atoms without neighbors": Atoms(f"{metal}2", [[0, 0, 0], [0, 0, 9]]),
+    }
+
+
+def _models() -> list[str]:
+    return [name for name in shipped.names() if load_potential(name, device="cpu").config.forces == "gradient"]
+
+
+@pytest.fixture(scope="module")
+def both() -> dict[str, tuple[Potential, Potential]]:
+    """Every gradient-force model in float32, which the engine evaluates, and in float64."""
+    return {
+        name: (load_potential(name, device="cpu"), load_potential(name, device="cpu", dtype="float64"))
+        for name in _models()
+    }
+
+
+def _metal(name: str) -> str:
+    return "Ni" if name.startswith("co2") else "Cu"
+
+
+def _check(found, expected, tolerances: dict[str, float]) -> None:
+    for name, tolerance in tolerances.items():
+        difference = (getattr(found, name) - getattr(expected, name)).abs().max()
+        assert difference <= tolerance, f"{name} differs by {difference}"
+
+
+@pytest.mark.parametrize("mode", ["one", "pair", "all"])
+@pytest.mark.parametrize("kind", list(_structures("Cu")))
+@pytest.mark.parametrize("name", _models())
+def test_engine_gives_what_pytorch_gives(name, kind, mode, both):
+    single, double = both[name]
+    assert engine_for(single.model) is not None and engine_for(double.model) is None
+    graph = single.graph(_structures(_metal(name))[kind])
+    _check(*(p.evaluate(graph, properties=TOLERANCES, frames=mode) for p in (single, double)), TOLERANCES)
+    if mode != "one":
+        _check(*(p.evaluate(graph, properties=SPREADS, frames=mode) for p in (single, double)), SPREADS)
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_batches_and_threads(n_threads, both):
+    single, double = both["metals-s"]
+    graph = single.graph([*_structures("Cu").values(), *_structures("Pd").values()])
+    expected = double.evaluate(graph, properties=TOLERANCES)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(n_threads)
+        _check(single.evaluate(graph, properties=TOLERANCES), expected, TOLERANCES)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+@pytest.mark.parametrize("widths", [{}, {"hidden_channels": 72, "filters": 40, "feed_forward": 24}], ids=str)
+def test_instruction_sets_widths_and_parts_of_layers(instructions, widths, monkeypatch):
+    if library(instructions) is None:
+        pytest.skip(f"this processor has no {instructions}")
+    single = build_potential("modern-s", **widths)
+    chosen = Engine(single.model, instructions)
+    monkeypatch.setattr(forward_module, "engine_for", lambda model: chosen)
+    graph = single.graph(_structures("Cu")["slab"])
+    found = single.evaluate(graph, properties=TOLERANCES)
+    monkeypatch.undo()
+    expected = copy.deepcopy(single).double().evaluate(graph, properties=TOLERANCES)
+    _check(found, expected, TOLERANCES)
+
+
+def test_features_give_the_energy_and_hidden_states_those_of_the_network(both):
+    single, _ = both["metals-s"]
+    graph = single.graph(_structures("Cu")["slab"])
+    frames = build_frames(graph, single.config.frames, "all", vacuum=single.cutoff)
+    found = engine_for(single.model).evaluate(
+        graph, frames, graph.edge_vectors(), frames.weight, share_inverse=True, outputs=["features", "hidden"]
+    )
+    head, mixing = single.model.output_block, single.model.mlp_skip_co.weight.sum()
+    from_features = (head.lin2.weight[0] * found.features).sum(dim=1) + mixing * head.lin2.bias
+    assert torch.allclose(from_features.double(), found.node_energy, atol=1e-5)
+    framed = forward_module.copy_into_frames(graph, frames.graph)
+    output, _ = forward_module._run(single.model, framed, graph.edge_vectors(), frames.rotation, graph.pairs())
+    assert torch.allclose(found.hidden, output.hidden, atol=1e-4)
+    assert found.grad_vectors is None and found.grad_copies is None
+
+
+def test_direct_forces(both):
+    single, double = (build_potential("modern-s", forces="direct", dtype=dtype) for dtype in ("float32", "float64"))
+    double.load_state_dict(single.state_dict())
+    graph = single.graph(_structures("Cu")["slab"])
+    expected, found = (p.evaluate(graph, forces="both") for p in (double, single))
+    assert torch.allclose(found.direct_forces, expected.direct_forces, atol=1e-5)
+    assert torch.allclose(found.gradient_forces, expected.gradient_forces, atol=1e-5)
+
+
+def test_edges_without_their_reverse_are_not_shared(both):
+    single, double = both["metals-s"]
+    graph = single.graph(_structures("Cu")["bulk"])
+    kept = torch.arange(graph.n_edges) != 5
+    one_way = graph.replace(centre=graph.centre[kept], neighbor=graph.neighbor[kept], shift=graph.shift[kept])
+    expected = double.evaluate(one_way, properties=TOLERANCES, frames="all")
+    _check(single.evaluate(one_way, properties=TOLERANCES, frames="all"), expected, TOLERANCES)
+    assert not torch.allclose(expected.forces, double.evaluate(graph, frames="all").forces, atol=1e-3)
+
+
+def test_changed_weights_and_wrong_signs_are_noticed(both, monkeypatch):
+    single, double = copy.deepcopy(both["metals-s"])
+    graph = single.graph(_structures("Cu")["slab"])
+    expected = double.evaluate(graph, properties=TOLERANCES)
+    before = engine_for(single.model)
+    with torch.no_grad():
+        single.model.interaction_blocks[1].lin_geom.weight[3, 5] += 0.1
+    assert engine_for(single.model) is not before
+    with pytest.raises(AssertionError, match="differs by"):
+        _check(single.evaluate(graph, properties=TOLERANCES), expected, TOLERANCES)
+    single.load_state_dict(both["metals-s"][0].state_dict())
+    _check(single.evaluate(graph, properties=TOLERANCES), expected, TOLERANCES)
+
+    right = Engine.evaluate
+
+    def wrong_sign(self, *arguments, **keywords):
+        found = right(self, *arguments, **keywords)
+        found.grad_vectors.neg_()
+        return found
+
+    monkeypatch.setattr(Engine, "evaluate", wrong_sign)
+    with pytest.raises(AssertionError, match="forces differs by"):
+        _check(single.evaluate(graph, properties=TOLERANCES), expected, {"forces": 1e-4})
+
+
+def test_other_architectures_are_left_to_pytorch():
+    for changes in ({"message": "updownscale"}, {"graph_norm": True}, {"jumping": "add"}, {"activation": "gelu"}):
+        assert engine_for(build_potential("modern-s", **changes).model) is None
+    assert engine_for(build_potential("modern-s").model) is not None
+    assert engine_for(build_potential("modern-s", dtype="float64").model) is None
+
+
+def test_training_and_second_derivatives_are_left_to_pytorch(monkeypatch):
+    potential = build_potential("modern-s")
+    graph = potential.graph(_structures("Cu")["bulk"])
+    monkeypatch.setattr(Engine, "evaluate", None)  # an engine would raise a TypeError
+    forces = potential.evaluate(graph, create_graph=True).forces
+    assert forces.requires_grad
+    potential.requires_grad_(True)
+    assert potential.evaluate(graph).energy.requires_grad
+    potential.requires_grad_(False)
+    with pytest.raises(TypeError):
+        potential.evaluate(graph)
+
+
+def test_arrays_that_do_not_belong_together_are_an_error(both):
+    single, _ = both["metals-s"]
+    graph = single.graph(_structures("Cu")["slab"])
+    frames = build_frames(graph, single.config.frames, "one", vacuum=single.cutoff)
+    used = engine_for(single.model)
+
+    def run(graph=graph, vectors=None, seed=frames.weight):
+        vectors = graph.edge_vectors() if vectors is None else vectors
+        return used.evaluate(graph, frames, vectors, seed, share_inverse=True, outputs=["gradients"])
+
+    vectors = graph.edge_vectors()
+    with pytest.raises(IndexError, match=r"neighbor .* expected atoms of the same structure"):
+        run(graph.replace(neighbor=graph.neighbor + graph.n_atoms), vectors)
+    with pytest.raises(IndexError, match=r"centre .* ascending"):
+        run(graph.replace(centre=graph.centre.flip(0)), vectors)
+    with pytest.raises(IndexError, match=r"kind .* atom embedding"):
+        run(graph.replace(atomic_numbers=graph.atomic_numbers + 200))
+    with pytest.raises(ValueError, match="vectors has shape"):
+        run(vectors=vectors[1:])
+    with pytest.raises(TypeError, match="vectors has dtype"):
+        run(vectors=vectors.float())
+    with pytest.raises(ValueError, match="grad_copies with share_inverse"):
+        used.evaluate(graph, frames, vectors, frames.weight, share_inverse=True, outputs=["grad_copies"])
+
+
+def test_the_operator_knows_the_shapes_of_its_outputs(both):
+    single, _ = both["metals-s"]
+    graph = single.graph(_structures("Cu")["slab"])
+    frames = build_frames(graph, single.config.frames, "all", vacuum=single.cutoff)
+    used = engine_for(single.model)
+
+    def run(graph, frames, vectors):
+        wanted = ["hidden", "features", "gradients", "grad_copies"]
+        return used.evaluate(graph, frames, vectors, frames.weight, share_inverse=False, outputs=wanted)
+
+    real = run(graph, frames, graph.edge_vectors())
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = run(graph, frames, mode.from_tensor(graph.edge_vectors()))
+    for name, value in vars(real).items():
+        assert value.shape == getattr(fake, name).shape and value.dtype == getattr(fake, name).dtype
+
+
+def test_spline_of_the_radial_part_is_conservative(both):
+    """Forces are derivatives of the engine's own energy, also between the knots of the spline."""
+    single, double = both["metals-s"]
+    step = 2e-3
+    distances = np.arange(1.0, 1.6, step)
+    dimers = [Atoms("CO", [[0, 0, 0], [0, 0, d]], cell=[9, 9, 9], pbc=True) for d in distances]
+    found = single.predict(dimers, frames="one")
+    forces = found.forces.reshape(-1, 2, 3)[:, 1, 2].numpy()
+    work = np.sum(0.5 * step * (forces[1:] + forces[:-1]))
+    assert work == pytest.approx(-float(found.energy[-1] - found.energy[0]), abs=1e-4)
+    assert (found.energy - double.predict(dimers, frames="one").energy).abs().max() < 1e-5
