@@ -1,4 +1,4 @@
-"""Strict conversion between frozen settings dataclasses and nested mappings (JSON, YAML).
+"""Settings: YAML files, and strict conversion between frozen dataclasses and nested mappings (JSON, YAML).
 
 :func:`from_mapping` collects unknown keys, wrong types, invalid choices and numbers out of range and reports them
 together, each with its dotted path and the nearest valid name. Ranges are part of a field's type, in the vocabulary of
@@ -14,9 +14,14 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from faenet_calc.errors import InputError
 
 T = TypeVar("T")
+
+_MAX_VALUES, _MAX_DEPTH = 100_000, 50  # of a YAML document with its aliases expanded
 
 _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "gt": (operator.gt, "above"),
@@ -26,19 +31,66 @@ _BOUNDS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 }
 
 
+def load_yaml(text: str, *, source: str) -> Any:
+    """Parse YAML 1.2, e.g. ``1e-3`` as a number and ``No`` as a string.
+
+    Args:
+        text: The document.
+        source: Its name in error messages.
+
+    Returns:
+        The value; mappings are ruamel's round-trip mappings, which know the lines of their keys.
+
+    Raises:
+        InputError: The text is not YAML, or aliases (``*name``) make it larger than any configuration.
+    """
+    yaml = YAML(typ="rt")
+    yaml.version = "1.2"
+    try:
+        document = yaml.load(text)
+    except (YAMLError, RecursionError) as error:
+        raise InputError(f"{source} is not YAML: {error}") from error
+    waiting, n_values = [(document, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        n_values += 1
+        if n_values > _MAX_VALUES or depth > _MAX_DEPTH:
+            raise InputError(
+                f"{source} has more than {_MAX_VALUES} values or {_MAX_DEPTH} levels once its aliases are expanded; "
+                "write out what is meant without aliases"
+            )
+        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        waiting += [(item, depth + 1) for item in items]
+    return document
+
+
+def plain(value: Any) -> Any:
+    """Round-trip YAML values as plain Python values."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, bool):
+        return bool(value)
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
 def to_mapping(config: Any) -> dict[str, Any]:
     """Convert a settings dataclass to nested plain values (tuples become lists), ready for JSON or YAML."""
 
-    def plain(value: Any) -> Any:
+    def nested(value: Any) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+            return {f.name: nested(getattr(value, f.name)) for f in dataclasses.fields(value)}
         if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
+            return [nested(item) for item in value]
         if isinstance(value, Mapping):
-            return {key: plain(item) for key, item in value.items()}
+            return {key: nested(item) for key, item in value.items()}
         return value
 
-    result = plain(config)
+    result = nested(config)
     assert isinstance(result, dict)
     return result
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--overwrite", is_flag=True, help="Replace a run that is in the folder.")
 @click.option("--time-limit", type=float, metavar="S", help="Stop this job cleanly after S seconds, to be resumed.")
 @click.option("--finetune-from", metavar="MODEL", help="Start from the weights of a model (finetune.checkpoint).")
+@click.option("--trust-pickle", is_flag=True, help="Read LMDB files of pickled objects; this runs code in the files.")
 @click.option("--find-lr", is_flag=True, help="Sweep the learning rate for a few hundred steps and suggest one.")
 @click.option("--dry-run", is_flag=True, help="Print the complete settings as YAML and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -45,6 +46,7 @@ def command(
     overwrite: bool,
     time_limit: float | None,
     finetune_from: str | None,
+    trust_pickle: bool,
     find_lr: bool,
     dry_run: bool,
     as_json: bool,
@@ -67,7 +69,14 @@ def command(
     from faenet_calc.training.loop import train
 
     talks = verbosity(ctx) >= 0 and not as_json
-    result = train(config, resume=resume == "auto", overwrite=overwrite, job_limit_s=time_limit, progress=talks)
+    result = train(
+        config,
+        resume=resume == "auto",
+        overwrite=overwrite,
+        job_limit_s=time_limit,
+        trust_pickle=trust_pickle,
+        progress=talks,
+    )
     if not result.writes:
         return
     summary = _summary(result)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from faenet_calc.data.formats import Record, find_files, read_records
 from faenet_calc.data.labels import Labels, labels_of, need_named, scalar_keys
 from faenet_calc.errors import InputError
-from faenet_calc.files import locked, sync_to_disk
+from faenet_calc.files import locked, sha256_of, sync_to_disk
 from faenet_calc.graphs.neighbors import axis_heights, neighbor_list
 from faenet_calc.graphs.tags import TagSource, resolve_tags
 
@@ -101,7 +101,7 @@ def open_cache(
     """
     folder = folder or default_folder()
     paths = find_files(files)
-    hashes = [_file_hash(path / "data.mdb" if path.is_dir() else path) for path in paths]
+    hashes = [sha256_of(path / "data.mdb" if path.is_dir() else path) for path in paths]
     key = cache_key(paths, hashes, settings)
     place = folder / key
     if is_whole(place):
@@ -134,7 +134,7 @@ def is_whole(place: Path) -> bool:
         meta = json.loads((place / META).read_text())
         recorded = meta.pop("sha256")
         return recorded == _hash_of(meta) and all(
-            _file_hash(place / name) == content for name, content in meta["hashes"].items()
+            sha256_of(place / name) == content for name, content in meta["hashes"].items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged description has any form
         return False
@@ -142,11 +142,6 @@ def is_whole(place: Path) -> bool:
 
 def _hash_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _make_writable(folder: Path) -> None:
@@ -208,7 +203,7 @@ def _build(place: Path, records: Iterable[Record], settings: CacheSettings, cont
         "n_dropped_edges": n_dropped,
         "types": types,
         "content": content,
-        "hashes": {name: _file_hash(place / name) for name in (*COLUMNS, INFO)},
+        "hashes": {name: sha256_of(place / name) for name in (*COLUMNS, INFO)},
     }
     (place / META).write_text(json.dumps({**meta, "sha256": _hash_of(meta)}, indent=1))
 

@@ -21,6 +21,8 @@ from faenet_calc.data.cache import META, Arrays, CacheSettings, open_arrays, ope
 from faenet_calc.data.splits import Split, split_dataset
 from faenet_calc.graphs.graph import AtomGraph
 
+THEORY_KEYS = ("level_of_theory", "calculator")  # words of a file that say where its labels come from
+
 __all__ = ["GraphDataset", "LabelledBatch", "LabelledGraph", "Split", "collate", "open_dataset", "split_dataset"]
 
 
@@ -146,6 +148,17 @@ class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
     def numbers(self) -> tuple[int, ...]:
         """Atomic numbers that occur, ascending."""
         return tuple(np.unique(self.arrays["numbers"]).tolist())
+
+    @property
+    def level_of_theory(self) -> str:
+        """What the files name as ``level_of_theory`` or ``calculator`` of all structures, or ""."""
+        named = set()
+        for index in range(len(self)):
+            info = self.info(index)
+            named.add(str(next((info[key] for key in THEORY_KEYS if key in info), "")))
+            if len(named) > 1:
+                return ""
+        return named.pop() if named else ""
 
     def atoms_of(self, index: int) -> slice:
         """Where the atoms of a structure are in the per-atom arrays."""

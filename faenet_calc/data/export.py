@@ -21,7 +21,7 @@ from ase.io.formats import open_with_compression
 from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.data.formats import Record, need_package, read_records
 from faenet_calc.data.labels import labels_of, need_named, raw_forces
-from faenet_calc.data.splits import split_dataset
+from faenet_calc.data.splits import split_dataset, uncovered
 from faenet_calc.errors import InputError
 from faenet_calc.files import COMPRESSED, atomic_files, plain_name
 
@@ -118,6 +118,8 @@ def export_split(
         if apart_from:
             apart = np.arange(len(dataset))[-len(opened(apart_from)) :]
         split = split_dataset(dataset, kind=kind, fractions=fractions, seed=seed, apart=apart)
+        notes = [split.note] if split.note else []
+        notes += uncovered({name: (dataset, indices) for name, indices in split.items()})
     owner = {int(index): name for name, indices in split.items() for index in indices}
     targets = [folder / f"{name}.{ending}" for name in split]
     _refuse(targets, overwrite=overwrite)
@@ -130,7 +132,7 @@ def export_split(
                 atoms.info["split"] = owner[position]
                 add[owner[position]](atoms)
     counts = {name: len(indices) for name, indices in split.items()}
-    return WrittenSplit(counts=counts, kind=split.kind, n_groups=split.n_groups, note=split.note)
+    return WrittenSplit(counts=counts, kind=split.kind, n_groups=split.n_groups, note="; ".join(notes))
 
 
 def labelled_atoms(record: Record, *, energy_key: str | None = None, forces_key: str | None = None) -> Atoms:

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from faenet_calc.errors import InputError
 from faenet_calc.files import sha256_of
-from faenet_calc.settings import from_mapping
+from faenet_calc.settings import from_mapping, load_yaml, plain
 
 MANIFEST = "manifest.yaml"
 SPLITS = ("train", "val", "test")
@@ -108,10 +105,7 @@ def load_manifest(path: Path) -> Manifest:
         InputError: The file is not YAML or not a manifest.
     """
     file = path / MANIFEST if path.is_dir() else path
-    try:
-        mapping = YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
-    except YAMLError as error:
-        raise InputError(f"{file} is not YAML: {error}") from error
+    mapping = plain(load_yaml(file.read_text(encoding="utf-8"), source=str(file)))
     if not isinstance(mapping, Mapping):
         raise InputError(f"{file} holds {type(mapping).__name__}, expected a mapping with name, reference and shards")
     return from_mapping(Manifest, mapping, source=str(file))

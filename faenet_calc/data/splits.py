@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from faenet_calc.elements import symbol
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.neighbors import axis_heights
-from faenet_calc.graphs.tags import ADSORBATE
+from faenet_calc.graphs.tags import ADSORBATE, SURFACE
 
 if TYPE_CHECKING:
     from faenet_calc.data.dataset import GraphDataset
@@ -123,6 +123,45 @@ def split_dataset(
         return _divide_the_rest(groups, apart, shares, seed, kind)
     indices = _divide(groups, shares, seed, kind)
     return Split(indices=indices, kind=kind, n_groups=int(groups.max()) + 1, note=note)
+
+
+def uncovered(parts: Mapping[str, tuple["GraphDataset", Integers]]) -> list[str]:
+    """Notes on elements and kinds of structures that occur in some sets but not in others.
+
+    Args:
+        parts: Name of a set → data set and positions of its structures.
+    """
+    contents = {name: _contents(dataset, indices) for name, (dataset, indices) in parts.items()}
+    notes = []
+    for what in ("elements", "kinds"):
+        everything = {item for found in contents.values() for item in found[what]}
+        for name, found in contents.items():
+            missing = sorted(everything - found[what])
+            if missing:
+                word = "element" if what == "elements" else "structure of kind"
+                notes.append(f"the {name} set has no {word} {', '.join(missing)}, which other sets have")
+    return notes
+
+
+def _contents(dataset: "GraphDataset", indices: Integers) -> dict[str, set[str]]:
+    present = dataset.compositions(indices).sum(axis=0)
+    return {
+        "elements": {symbol(int(number)) for number in np.flatnonzero(present)},
+        "kinds": {_kind_of_structure(dataset, int(index)) for index in indices},
+    }
+
+
+def _kind_of_structure(dataset: "GraphDataset", index: int) -> str:
+    """The file's own word ``kind``, or molecule, cluster, bulk, slab, slab with adsorbate by geometry."""
+    word = dataset.info(index).get("kind")
+    if word is not None:
+        return str(word)
+    tags = dataset.arrays["tags"][dataset.atoms_of(index)]
+    if not dataset.arrays["pbc"][index].any() or (tags == ADSORBATE).all():
+        return "molecule or cluster"
+    if not (tags == SURFACE).any():
+        return "bulk"
+    return "slab with adsorbate" if (tags == ADSORBATE).any() else "slab"
 
 
 def trajectories(dataset: "GraphDataset") -> Integers:

@@ -78,7 +78,6 @@ class DataConfig:
         val_fraction: Share of the validation set.
         test_fraction: Share of the test set.
         seed: Of the split; part of what identifies a test set, so it does not follow run.seed.
-        trust_pickle: Read LMDB files that hold pickles (they can run any code).
         cache_dir: Folder of the graph cache.
     """
 
@@ -92,7 +91,6 @@ class DataConfig:
     val_fraction: Share = 0.1
     test_fraction: Share = 0.0
     seed: NotNegativeInt = 0
-    trust_pickle: bool = False
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:

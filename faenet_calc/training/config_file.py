@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from faenet_calc.errors import InputError
 from faenet_calc.frames.config import FramesConfig
 from faenet_calc.network.config import DecoderConfig, ModelConfig
 from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
 from faenet_calc.potential.presets import preset as preset_config
-from faenet_calc.settings import from_mapping, to_mapping
+from faenet_calc.settings import from_mapping, load_yaml, plain, to_mapping
 from faenet_calc.training.config import ModelSection, TrainConfig
 from faenet_calc.training.preset_hyperparameters import PRESET_HYPERPARAMETERS
 
@@ -40,18 +39,13 @@ def load_config(path: str | Path, settings: Iterable[str] = ()) -> TrainConfig:
 
 def read_config(text: str, settings: Iterable[str] = (), *, source: str = "settings") -> TrainConfig:
     """As :func:`load_config`, from the text of a file."""
-    try:
-        document = _round_trip().load(text)
-    except YAMLError as error:
-        raise InputError(f"{source} is not YAML: {error}") from error
-    if document is None:
-        document = {}
+    document = load_yaml(text, source=source) or {}
     if not isinstance(document, Mapping):
         raise InputError(
             f"{source} holds {type(document).__name__}, expected a mapping of sections: run, data, model, …"
         )
     lines = dict(_lines(document))
-    mapping = _plain(document)
+    mapping = plain(document)
     for setting in settings:
         path, value = parse_setting(setting)
         _put(mapping, path, value)
@@ -77,10 +71,7 @@ def parse_setting(setting: str) -> tuple[str, Any]:
     name, equals, text = setting.partition("=")
     if not equals or "." not in name.strip():
         raise InputError(f"--set {setting!r}, expected section.key=value, e.g. --set optim.lr=1e-3")
-    try:
-        return name.strip(), YAML(typ="safe").load(text)
-    except YAMLError as error:
-        raise InputError(f"--set {setting!r}: the value is not YAML: {error}") from error
+    return name.strip(), plain(load_yaml(text, source=f"the value of --set {setting!r}"))
 
 
 def config_to_mapping(config: TrainConfig) -> dict[str, Any]:
@@ -183,12 +174,6 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     return result
 
 
-def _round_trip() -> YAML:
-    yaml = YAML(typ="rt")
-    yaml.version = "1.2"
-    return yaml
-
-
 def _lines(node: Any, path: str = "") -> Iterable[tuple[str, int]]:
     """(dotted path, line) of every key in a round-trip document."""
     if isinstance(node, Mapping) and hasattr(node, "lc"):
@@ -196,20 +181,6 @@ def _lines(node: Any, path: str = "") -> Iterable[tuple[str, int]]:
             where = f"{path}.{key}" if path else str(key)
             yield where, node.lc.key(key)[0] + 1
             yield from _lines(value, where)
-
-
-def _plain(node: Any) -> Any:
-    """Round-trip YAML values as the plain Python values they hold."""
-    if isinstance(node, Mapping):
-        return {str(key): _plain(value) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [_plain(item) for item in node]
-    if isinstance(node, bool):
-        return bool(node)
-    for kind in (int, float, str):
-        if isinstance(node, kind):
-            return kind(node)
-    return node
 
 
 def _put(mapping: dict[str, Any], path: str, value: Any) -> None:

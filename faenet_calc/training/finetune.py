@@ -1,4 +1,8 @@
-"""Continuing from a trained potential: its network, new element references, frozen parts, replay of old data."""
+"""Fine-tuning: the network of a trained potential, new element references, frozen parts, replay of old data.
+
+The fine-tuned potential describes itself by its own data: name, level of theory, energy reference and trained elements
+are never those of the model it started from, unless the new data are of the same level of theory.
+"""
 
 import dataclasses
 
@@ -9,15 +13,21 @@ from faenet_calc import elements
 from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import load_potential
-from faenet_calc.potential.config import PotentialConfig
+from faenet_calc.potential.config import EnergyConfig, PotentialConfig
 from faenet_calc.potential.potential import Potential
 from faenet_calc.training.alignment import aligned
 from faenet_calc.training.batches import Indices, Replay
-from faenet_calc.training.config import FinetuneConfig, FramesSection, ModelSection, TrainConfig
+from faenet_calc.training.config import FramesSection, ModelSection, TrainConfig
+
+UNKNOWN = EnergyConfig().reference
+_LARGEST_CHANGE = 1.0  # eV per atom: a larger change of element references means another zero of energy
 
 
 def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:
-    """The settings with the network, frames, graph and energy of the model to continue from, and that model."""
+    """Settings with the network, frames and graph of the model to start from, and that model.
+
+    The meaning of the energy is that of the new data, as far as the settings state it.
+    """
     assert config.finetune.checkpoint is not None
     potential = load_potential(config.finetune.checkpoint, device="cpu", dtype=config.run.dtype)
     if config.finetune.feed_forward is not None:
@@ -27,13 +37,42 @@ def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:
         **{f.name: getattr(own.model, f.name) for f in dataclasses.fields(own.model)},
         preset=config.model.preset,
         forces=own.forces,
-        name=config.model.name or own.name,
+        name=config.model.name or f"{own.name or 'model'} (fine-tuned)",
     )
     frames = FramesSection(
         **{f.name: getattr(own.frames, f.name) for f in dataclasses.fields(own.frames)}, training=config.frames.training
     )
-    adopted = dataclasses.replace(config, model=model, frames=frames, graph=own.graph, energy=own.energy)
-    return adopted, potential
+    stated = config.energy
+    kind = own.energy.kind if stated.kind == EnergyConfig().kind else stated.kind
+    energy = dataclasses.replace(stated, kind=kind, unit=own.energy.unit if kind == own.energy.kind else stated.unit)
+    return dataclasses.replace(config, model=model, frames=frames, graph=own.graph, energy=energy), potential
+
+
+def described_energy(
+    stated: EnergyConfig, train: GraphDataset, before: EnergyConfig | None
+) -> tuple[EnergyConfig, list[str]]:
+    """The meaning of the energy of a training set, and notes.
+
+    Args:
+        stated: From the settings; what they state holds.
+        train: Its files may name the level of theory or the calculator.
+        before: Of the model that is fine-tuned, or None. Its energy reference also holds for new data of the same level
+            of theory.
+    """
+    found = stated
+    if found.level_of_theory == UNKNOWN:
+        found = dataclasses.replace(found, level_of_theory=train.level_of_theory or UNKNOWN)
+    if before is None:
+        return found, []
+    if found.reference == UNKNOWN and found.level_of_theory == before.level_of_theory != UNKNOWN:
+        found = dataclasses.replace(found, reference=before.reference)
+    if UNKNOWN not in (found.level_of_theory, found.reference):
+        return found, []
+    return found, [
+        f"level of theory: {found.level_of_theory}, energy reference: {found.reference}; the model's own "
+        f"({before.level_of_theory}, {before.reference}) do not hold for new data: state energy.level_of_theory and "
+        "energy.reference"
+    ]
 
 
 def with_feed_forward(potential: Potential, width: int, *, seed: int) -> Potential:
@@ -59,20 +98,30 @@ def with_feed_forward(potential: Potential, width: int, *, seed: int) -> Potenti
 
 
 def refitted(
-    potential: Potential, dataset: GraphDataset, indices: Indices, config: FinetuneConfig
+    potential: Potential, dataset: GraphDataset, indices: Indices, config: TrainConfig, replay: GraphDataset | None
 ) -> tuple[Potential, list[str]]:
-    """The potential with references that fit the new data and the elements of both, ready to train, and notes."""
+    """The potential with references fitted to the new data and the description of the new one, ready to train; notes.
+
+    Trained elements are those of the new data and of the replayed data; the old ones remain trained only if the
+    meaning of the energy is unchanged.
+    """
     notes = []
     known = potential.config.trained_elements
     if known:
         twins = start_as_twins(potential, sorted(set(dataset.numbers) - set(known)))
         notes += [f"{elements.symbol(new)} starts as a copy of {elements.symbol(old)}" for new, old in twins.items()]
-    if config.refit_references:
+    if config.finetune.refit_references:
         potential, change = aligned(potential, dataset, indices)
         words = ", ".join(f"{symbol} {value:+.3f}" for symbol, value in change.items())
         notes.append(f"references refitted to the new data (eV): {words}")
-    union = tuple(sorted({*known, *dataset.numbers})) if known else ()
-    settings = dataclasses.replace(potential.config, trained_elements=union)
+    same = config.energy == potential.config.energy and config.energy.level_of_theory != UNKNOWN
+    kept = {*(known if same else ()), *(() if replay is None else replay.numbers)}
+    settings = dataclasses.replace(
+        potential.config,
+        name=config.model.name,
+        energy=config.energy,
+        trained_elements=tuple(sorted({*kept, *dataset.numbers})),
+    )
     fresh = Potential(settings)
     fresh.model = potential.model
     return fresh.train().requires_grad_(True), notes
@@ -99,26 +148,54 @@ def start_as_twins(potential: Potential, new: list[int]) -> dict[int, int]:
     return twins
 
 
-def open_replay(config: TrainConfig, before: Potential, after: Potential, *, progress: bool) -> Replay | None:
-    """The old data that is to be mixed in, or None."""
-    section = config.finetune
-    if not section.replay:
+def open_replay(config: TrainConfig, before: Potential, *, trust_pickle: bool, progress: bool) -> GraphDataset | None:
+    """The data set of ``finetune.replay``, or None."""
+    if not config.finetune.replay:
         return None
-    if not 0 < section.replay_fraction < 1:
-        raise InputError(f"finetune.replay_fraction = {section.replay_fraction}, expected a share between 0 and 1")
-    dataset = open_dataset(
-        list(section.replay),
+    return open_dataset(
+        list(config.finetune.replay),
         cutoff=before.cutoff,
         max_neighbors=before.config.graph.max_neighbors,
         cache_dir=config.data.cache_dir,
-        trust_pickle=config.data.trust_pickle,
+        trust_pickle=trust_pickle,
         progress=progress,
     )
-    old, new = before.config.normalization.references, after.config.normalization.references
+
+
+def build_replay(
+    config: TrainConfig, replay: GraphDataset, train: GraphDataset, before: Potential, after: Potential
+) -> Replay:
+    """Replayed data, with the small change of the element references applied to its energies.
+
+    Raises:
+        InputError: The old and the new data have different energy references or levels of theory.
+    """
+    theories = {"finetune.replay": replay.level_of_theory, "data.train": train.level_of_theory}
+    if len(set(theories.values()) - {""}) > 1:
+        raise InputError(
+            f"finetune.replay mixes levels of theory: {', '.join(f'{k} is of {v}' for k, v in theories.items())}; "
+            "replay data of the same level of theory"
+        )
+    old, new = before.config.energy, config.energy
+    for name in ("level_of_theory", "reference"):
+        first, second = getattr(old, name), getattr(new, name)
+        if UNKNOWN not in (first, second) and first != second:
+            raise InputError(
+                f"finetune.replay mixes energies: energy.{name} of the model and its data is {first!r}, that of the "
+                f"new data {second!r}; replay data of the same energy"
+            )
+    references, refitted_to = before.config.normalization.references, after.config.normalization.references
     table = np.zeros(elements.MAX_Z + 1)
-    for symbol, value in new.items():
-        table[elements.atomic_number(symbol)] = value - old.get(symbol, 0.0)
-    return Replay(dataset=dataset, share=section.replay_fraction, references=table)
+    for symbol, value in refitted_to.items():
+        table[elements.atomic_number(symbol)] = value - references.get(symbol, 0.0)
+    shared = sorted(set(train.numbers) & set(replay.numbers))
+    far = [f"{elements.symbol(z)} {table[z]:+.2f}" for z in shared if abs(table[z]) > _LARGEST_CHANGE]
+    if far:
+        raise InputError(
+            f"finetune.replay mixes energy references: those of the new data differ by {', '.join(far)} eV/atom; "
+            "replay data with the same zero of energy"
+        )
+    return Replay(dataset=replay, share=config.finetune.replay_fraction, references=table)
 
 
 def freeze(potential: Potential, parts: tuple[str, ...]) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -72,6 +73,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     job_limit_s: float | None = None,
+    trust_pickle: bool = False,
     progress: bool = False,
 ) -> TrainResult:
     """Train a potential and leave ``best.safetensors`` in ``run.out_dir``.
@@ -81,7 +83,9 @@ def train(
         resume: Continue the run in ``run.out_dir`` if there is one.
         overwrite: Replace a run that is there.
         job_limit_s: Stop cleanly after this time (s), to be resumed; the schedule does not follow it.
-        progress: Say what happens on stderr.
+        trust_pickle: Read LMDB files of pickled objects, whose reading runs code that they contain. Not a setting of
+            the configuration, because a file cannot vouch for itself.
+        progress: Report progress on stderr.
     """
     started = time.monotonic()
     config = checked(config)
@@ -105,7 +109,7 @@ def train(
                 torch.autocast(device.type, enabled=False),
                 deterministic(device),
             ):
-                run = Run(config, device, ranks, resume=resume and found, progress=progress)
+                run = Run(config, device, ranks, resume=resume and found, trust_pickle=trust_pickle, progress=progress)
                 return run.loop(started, job_limit_s)
 
 
@@ -130,11 +134,19 @@ class Run:
         device: Of this process.
         ranks: All processes.
         resume: Continue from the state in the folder.
-        progress: Say what happens.
+        trust_pickle: As in :func:`train`.
+        progress: Report progress.
     """
 
     def __init__(
-        self, config: TrainConfig, device: torch.device, ranks: Ranks, *, resume: bool, progress: bool
+        self,
+        config: TrainConfig,
+        device: torch.device,
+        ranks: Ranks,
+        *,
+        resume: bool = False,
+        trust_pickle: bool = False,
+        progress: bool = False,
     ) -> None:
         self.ranks, self.device, self.folder = ranks, device, Path(config.run.out_dir)
         self.state, tensors, stored = TrainState(), None, None
@@ -148,7 +160,7 @@ class Run:
         shows = progress and ranks.writes and sys.stderr.isatty()
         if not ranks.writes:
             ranks.barrier()  # the first process builds the graph cache, the others find it
-        prepared: Prepared = prepare(config, device, progress=shows)
+        prepared: Prepared = prepare(config, device, trust_pickle=trust_pickle, progress=shows)
         if ranks.writes:
             ranks.barrier()
         if stored is not None:
@@ -168,16 +180,22 @@ class Run:
         self._plan()
         frames, seed = self.config.frames.training, self.config.run.seed
         self.maker = BatchMaker(prepared.train.dataset, self.potential.config, frames, seed, prepared.replay)
+        if ranks.writes:
+            self._claim_folder(resume=resume)
         self.journal = self._journal(progress) if ranks.writes else None
-        if ranks.writes and not resume:
-            write_atomically(self.folder / CONFIG, dump_config(self.config).encode())
-            self.save()  # from here on the folder belongs to this run
-        if ranks.writes and self.state.best is None:
-            _remove_results(self.folder)
         for note in prepared.notes:
             self._say(note)
         if resume:
             self._say(f"resumed at step {self.state.step} (epoch {self.state.epoch})")
+
+    def _claim_folder(self, *, resume: bool) -> None:
+        """Make the folder that of this run; results of a run that it replaces are removed."""
+        if not resume:
+            write_atomically(self.folder / CONFIG, dump_config(self.config).encode())
+            self.save()
+            _remove_results(self.folder)
+        elif self.state.best is None:  # weights of a replaced run, if this one was killed right after its start
+            (self.folder / BEST).unlink(missing_ok=True)
 
     def _plan(self) -> None:
         """How many structures make a step, how many steps a run, and the schedule over them."""
@@ -399,7 +417,7 @@ class Run:
     def _save_best(self, evaluated: Potential, found: Assessment) -> None:
         if not self.ranks.writes:
             return
-        extra = {
+        extra: dict[str, Any] = {
             "training": {
                 "config": config_to_mapping(self.config),
                 "step": self.state.step,
@@ -410,6 +428,9 @@ class Run:
                 "validation": found.metrics,
             }
         }
+        if self.config.finetune.checkpoint is not None:
+            start = {"checkpoint": self.config.finetune.checkpoint}
+            extra["finetuned_from"] = {**start, "sha256": self.prepared.data_hashes["finetune.checkpoint"]}
         save_potential(evaluated, self.folder / BEST, extra=extra)
 
     def save(self) -> None:

@@ -10,7 +10,7 @@ import torch
 from faenet_calc import elements
 from faenet_calc.data import statistics
 from faenet_calc.data.dataset import GraphDataset, open_dataset
-from faenet_calc.data.splits import split_dataset
+from faenet_calc.data.splits import split_dataset, uncovered
 from faenet_calc.errors import InputError
 from faenet_calc.potential.config import NormalizationConfig
 from faenet_calc.potential.device import as_dtype
@@ -18,7 +18,14 @@ from faenet_calc.potential.potential import Potential
 from faenet_calc.training.batches import Indices, Replay
 from faenet_calc.training.config import DataConfig, TrainConfig
 from faenet_calc.training.config_file import potential_config
-from faenet_calc.training.finetune import adopt_potential, freeze, open_replay, refitted
+from faenet_calc.training.finetune import (
+    adopt_potential,
+    build_replay,
+    described_energy,
+    freeze,
+    open_replay,
+    refitted,
+)
 
 DEFAULT_TIME_S = 3600.0
 # Small steps, as long as one fills the device. CO2/Ni(100), 39 atoms, six epochs on a CPU at lr 5e-3, one seed each:
@@ -62,7 +69,12 @@ class Prepared:
 
 
 def open_parts(
-    data: DataConfig, *, cutoff: float, max_neighbors: int | None, progress: bool
+    data: DataConfig,
+    *,
+    cutoff: float,
+    max_neighbors: int | None,
+    trust_pickle: bool = False,
+    progress: bool = False,
 ) -> tuple[dict[str, Part], list[str]]:
     """The training, validation and test sets (those without files are split off the training files), and notes."""
     if not data.train:
@@ -76,7 +88,7 @@ def open_parts(
             cache_dir=data.cache_dir,
             energy_key=None if data.energy_key == "auto" else data.energy_key,
             forces_key=None if data.forces_key == "auto" else data.forces_key,
-            trust_pickle=data.trust_pickle,
+            trust_pickle=trust_pickle,
             progress=progress,
         )
 
@@ -93,7 +105,7 @@ def open_parts(
         notes.append(note)
     if not len(parts["train"]):
         raise InputError(f"{len(dataset)} structures leave none for training; look at data.val_fraction and max_force")
-    return parts, notes
+    return parts, notes + uncovered({name: (part.dataset, part.indices) for name, part in parts.items()})
 
 
 def _without_large_forces(part: Part, limit: float) -> tuple[Part, str]:
@@ -123,25 +135,34 @@ def _split(
     return found, notes
 
 
-def prepare(config: TrainConfig, device: torch.device, *, progress: bool = False) -> Prepared:
+def prepare(
+    config: TrainConfig, device: torch.device, *, trust_pickle: bool = False, progress: bool = False
+) -> Prepared:
     """Open the data, fit the normalisation, build the potential."""
     before = None
     if config.finetune.checkpoint is not None:
         config, before = adopt_potential(config)
+    reading = {"trust_pickle": trust_pickle, "progress": progress}
     parts, split_notes = open_parts(
-        config.data, cutoff=config.model.cutoff, max_neighbors=config.graph.max_neighbors, progress=progress
+        config.data, cutoff=config.model.cutoff, max_neighbors=config.graph.max_neighbors, **reading
     )
     train = parts["train"]
     config, notes = _decide(config, train, len(parts["val"]), ATOMS_PER_STEP[device.type])
-    notes += split_notes
+    energy, energy_notes = described_energy(
+        config.energy, train.dataset, None if before is None else before.config.energy
+    )
+    config = dataclasses.replace(config, energy=energy)
+    notes += [*split_notes, *energy_notes]
     replay = None
     if before is None:
         normalization, mean_neighbors = fit_normalization(config, train)
         potential = _build(config, normalization, mean_neighbors, train)
     else:
         before.check_elements(torch.tensor(train.dataset.numbers))
-        potential, more = refitted(before, train.dataset, train.indices, config.finetune)
-        replay = open_replay(config, before, potential, progress=progress)
+        old_data = open_replay(config, before, **reading)
+        potential, more = refitted(before, train.dataset, train.indices, config, old_data)
+        if old_data is not None:
+            replay = build_replay(config, old_data, train.dataset, before, potential)
         normalization, mean_neighbors = potential.config.normalization, None
         notes += [*more, f"{freeze(potential, config.finetune.freeze):,} parameters are frozen"]
     potential.check_elements(torch.tensor(train.dataset.numbers))

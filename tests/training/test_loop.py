@@ -138,7 +138,7 @@ def test_fine_tuning_starts_from_the_model_with_new_references(data, tmp_path):
         energy, forces = atoms.get_potential_energy() + 100 * len(atoms), atoms.get_forces(apply_constraint=False)
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
     write(moved, structures)
-    more = (f"finetune.checkpoint={base.checkpoint}", "finetune.freeze=[atom_embedding]", f"finetune.replay=[{data}]")
+    more = (f"finetune.checkpoint={base.checkpoint}", "finetune.freeze=[atom_embedding]")
     tuned = train(settings(moved, tmp_path / "tuned", "run.max_epochs=1", "optim.lr=1e-4", *more))
     assert tuned.state.history[-1]["energy_mae_per_atom"] < 1.0  # 100 eV/atom without the refitted references
     before, after = (load_potential(r.checkpoint, device="cpu") for r in (base, tuned))
@@ -146,6 +146,10 @@ def test_fine_tuning_starts_from_the_model_with_new_references(data, tmp_path):
     old, new = before.state_dict(), after.state_dict()
     changed = {name for name in old if not torch.equal(old[name], new[name])}
     assert changed and not any("atom_embedding" in name for name in changed)
+    replayed = settings(
+        data, tmp_path / "replayed", "run.max_epochs=1", "optim.lr=1e-4", *more, f"finetune.replay=[{data}]"
+    )
+    assert np.isfinite(train(replayed).state.history[-1]["loss"])
     with pytest.raises(InputError, match="interaction_blocks"):
         train(settings(moved, tmp_path / "wrong", f"finetune.checkpoint={base.checkpoint}", "finetune.freeze=[emb]"))
 
