@@ -1,11 +1,11 @@
-"""Write the machine-readable card of a shipped model into its checkpoint, and its sha256 anew.
+"""Write the machine-readable card of a shipped model into its checkpoint and update the sha256 file.
 
     python scripts/embed_card.py metals-m metals-s …
 
-The words are those of `pretrained/NAME/card.yaml`; the numbers under `measured` are taken from what the benchmarks of
-held-out errors, held-out relaxations, properties and NVE have printed (benchmarks/results/NAME-*.jsonl), beside numbers
-that card.yaml itself has there. The card is `model_card` of the checkpoint's metadata: `faenet-calc info NAME --json`,
-or `load_potential(NAME).metadata["extra"]["model_card"]`. Weights stay as they are.
+The card consists of `pretrained/NAME/card.yaml` and, under `measured`, of the results of the benchmarks of held-out
+errors, held-out relaxations, properties and NVE (benchmarks/results/NAME-*.jsonl). It is stored as `model_card` in the
+metadata of the checkpoint: `faenet-calc info NAME --json`, or `load_potential(NAME).metadata["extra"]["model_card"]`.
+The weights are not changed.
 """
 
 import argparse
@@ -24,7 +24,10 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from rows import weights_digest  # noqa: E402
 
-WORDS = {"summary", "domain", "bad_at", "licence", "attribution", "data", "reference", "reproduce"}
+KEYS = {
+    "summary", "elements", "forces", "errors", "domain", "bad_at", "licence", "attribution", "data", "reference",
+    "reproduce",
+}  # fmt: skip
 CASES = ("all", "why=unseen pair", "why=unseen facet", "why=unseen alloy", "how=relax", "how=rattle")
 RELAXATIONS = (
     "same_site", "adsorption_mae_eV", "adsorption_median_error_eV", "adsorption_largest_error_eV", "converged",
@@ -33,13 +36,13 @@ RELAXATIONS = (
 
 
 def rows_of(name: str, benchmark: str) -> list[dict[str, Any]]:
-    """Stored rows of a benchmark, or none."""
+    """Stored rows of a benchmark; none if it was not run."""
     path = ROOT / "benchmarks" / "results" / f"{name}-{benchmark}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Benchmark → its numbers, for those that were run."""
+    """Numbers of each benchmark that was run."""
     found: dict[str, Any] = {}
     for row in rows_of(name, "heldout_errors"):
         if row["model"] == name and row["case"] in CASES:
@@ -64,28 +67,28 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def model_card(name: str) -> dict[str, Any]:
-    """Words and numbers.
+    """The card of a model: card.yaml and the measured numbers.
 
     Raises:
-        SystemExit: card.yaml lacks a word that every card has.
+        SystemExit: card.yaml lacks a required key.
     """
     path = ROOT / "pretrained" / name / "card.yaml"
-    words = YAML(typ="safe", pure=True).load(path.read_text())
-    if missing := sorted(WORDS - set(words)):
+    card = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    if missing := sorted(KEYS - set(card)):
         raise SystemExit(f"{path} lacks {', '.join(missing)}")
-    return {**words, "measured": {**words.get("measured", {}), **measured(name)}}
+    return {**card, "measured": {**card.get("measured", {}), **measured(name)}}
 
 
 def main() -> None:
-    """Embed the cards of the models named."""
+    """Embed the cards of the given models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="NAME")
     for name in parser.parse_args().names:
         file = ROOT / "pretrained" / name / "model.safetensors"
-        potential, weights = load_potential(file, device="cpu"), file.read_bytes()
+        potential, before = load_potential(file, device="cpu"), file.read_bytes()
         extra = {**potential.metadata["extra"], "model_card": model_card(name)}
         save_potential(potential, file, extra=extra)
-        assert weights_digest(file.read_bytes()) == weights_digest(weights), "the weights have changed"
+        assert weights_digest(file.read_bytes()) == weights_digest(before), "the weights have changed"
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         (file.parent / "sha256").write_text(f"{digest}  {file.name}\n")
         print(f"{file}: sha256 {digest}")

@@ -1,39 +1,60 @@
-"""`faenet-calc models`: the shipped models."""
+"""`faenet-calc models`: list the shipped models."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
+from ruamel.yaml import YAML
 
 from faenet_calc.cli.options import verbosity_options
+from faenet_calc.cli.table import print_table
 from faenet_calc.potential import shipped
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list with the complete cards.")
 @verbosity_options
 def command(as_json: bool) -> None:
-    """List the shipped models; a star marks the default."""
+    """List the shipped models, one line each; an asterisk marks the default model."""
     names = shipped.names()
     default = shipped.default_name() if names else None
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        file = shipped.path(name)
-        rows.append(
-            {
-                "name": name,
-                "default": name == default,
-                "size_bytes": file.stat().st_size,
-                "path": str(file),
-                "description": shipped.description(name),
-            }
-        )
+    rows = [_describe(name, is_default=name == default) for name in names]
     if as_json:
         click.echo(json.dumps(rows))
-        return
-    if not rows:
+    elif not rows:
         click.echo("no models are shipped with this installation")
-    for row in rows:
-        size = f"{row['size_bytes'] / 1e6:.1f} MB"
-        click.echo(f"{'*' if row['default'] else ' '} {row['name']}  ({size})  {row['description']}")
-        click.echo(f"    {row['path']}")
+    else:
+        print_table(
+            {
+                "model": [f"{'*' if row['default'] else ' '} {row['name']}" for row in rows],
+                "content": [row["card"].get("summary", "") for row in rows],
+                "forces": [row["card"].get("forces", "") for row in rows],
+                "meV/atom": [_error(row["card"], "energy (meV/atom)") for row in rows],
+                "meV/Å": [_error(row["card"], "forces (meV/Å)") for row in rows],
+                "MB": [f"{row['size_bytes'] / 1e6:.1f}" for row in rows],
+            }
+        )
+        click.echo("Errors are those on held-out data; the cards (faenet-calc models --json) say on which.")
+
+
+def _describe(name: str, *, is_default: bool) -> dict[str, Any]:
+    file = shipped.path(name)
+    return {
+        "name": name,
+        "default": is_default,
+        "size_bytes": file.stat().st_size,
+        "path": str(file),
+        "card_path": str(shipped.card(name)),
+        "card": _card(file.with_name("card.yaml")),
+    }
+
+
+def _card(path: Path) -> dict[str, Any]:
+    """The machine-readable card of a model; empty if there is none."""
+    return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _error(card: dict[str, Any], key: str) -> str:
+    value = card.get("errors", {}).get(key)
+    return "" if value is None else f"{value:g}"

@@ -30,7 +30,7 @@ _SHORT_STEP = 0.3  # Å; longer steps are used only where there are too few shor
 _ASYMMETRIC = 1e-3  # sum of weighted directions beyond which symmetry does not forbid a force
 _CONSTANT_ENERGY = 1e-9  # eV
 _BOHR_LIKE = (1.5, 2.6)  # nearest distance over the sum of covalent radii; about 1 in Å and 1.9 in Bohr
-_SAME_ENERGY = 1e-3  # eV per atom, equal geometries
+_SAME_ENERGY = 3e-3  # eV per atom, geometries equal to 1 mÅ: cells under 40 GPa differ by 2e-3
 _FREE_ENERGY = 1e-3  # eV per atom
 
 
@@ -327,7 +327,7 @@ def _duplicates(facts: Sequence[Facts]) -> Iterator[Finding]:
         "contradictions",
         "error",
         [fact for group in against for fact in group],
-        "equal geometries have energies that differ by more than 1 meV/atom",
+        "equal geometries have energies that differ by more than 3 meV/atom",
         "keep one level of theory; remove unconverged calculations",
     )
     yield from about(

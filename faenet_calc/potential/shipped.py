@@ -48,18 +48,6 @@ def card(name: str) -> Path:
     return _folder(name) / "card.md"
 
 
-def description(name: str) -> str:
-    """One line about a shipped model: the first line of prose in its card."""
-    file = card(name)
-    if not file.is_file():
-        return ""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        text = line.strip()
-        if text and not text.startswith(("#", "|", "-", "*", ">", "<", "`")):
-            return text
-    return ""
-
-
 def default_name() -> str:
     """The name of the default model.
 

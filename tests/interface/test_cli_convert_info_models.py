@@ -137,8 +137,26 @@ def test_models(tmp_path, monkeypatch):
     (folder / "card.md").write_text("# tiny\n\nRandom weights.\n")
     (tmp_path / "default").write_text("tiny")
     rows = json.loads(_run("models", "--json").stdout)
-    assert [(row["name"], row["default"], row["description"]) for row in rows] == [("tiny", True, "Random weights.")]
+    assert [(row["name"], row["default"], row["card"]) for row in rows] == [("tiny", True, {})]
     assert rows[0]["path"] == str(file) and rows[0]["size_bytes"] == file.stat().st_size
     assert "* tiny" in _run("models").stdout
+    card = {
+        "summary": "Random weights",
+        "forces": "gradient",
+        "errors": {"energy (meV/atom)": 4.0, "forces (meV/Å)": 37.5},
+    }
+    (folder / "card.yaml").write_text(json.dumps(card))
+    assert json.loads(_run("models", "--json").stdout)[0]["card"] == card
+    (line,) = (line for line in _run("models").stdout.splitlines() if "tiny" in line)
+    assert line.split() == [
+        "*",
+        "tiny",
+        "Random",
+        "weights",
+        "gradient",
+        "4",
+        "37.5",
+        f"{rows[0]['size_bytes'] / 1e6:.1f}",
+    ]
     told = json.loads(_run("info", "--json").stdout)
     assert told["model"] == "tiny" and told["card"] == str(folder / "card.md")

@@ -27,12 +27,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_names_paths_and_descriptions(folder):
+def test_names_and_paths(folder):
     assert shipped.names() == ("metals-s", "oxides-s")
     assert shipped.path("oxides-s") == folder / "oxides-s" / "model.safetensors"
     assert shipped.default_name() == "metals-s"
-    assert shipped.description("metals-s") == "Cu, Pd and Pt with H and O, EMT labels."
-    assert shipped.description("oxides-s") == ""
+    assert shipped.card("metals-s") == folder / "metals-s" / "card.md"
 
 
 def test_loading_by_name(folder):
