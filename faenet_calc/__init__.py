@@ -16,7 +16,10 @@ _HOME = {
     "load_potential": "faenet_calc.potential.checkpoint",
     "load_upstream": "faenet_calc.potential.upstream",
     "relax": "faenet_calc.simulate",
+    "relax_batch": "faenet_calc.simulate.batch",
     "run_md": "faenet_calc.simulate",
+    "run_md_batch": "faenet_calc.simulate.batch",
+    "screen": "faenet_calc.screening.screen",
 }
 
 __all__ = [
@@ -27,7 +30,10 @@ __all__ = [
     "load_potential",
     "load_upstream",
     "relax",
+    "relax_batch",
     "run_md",
+    "run_md_batch",
+    "screen",
 ]
 
 

@@ -4,6 +4,7 @@
 conventions of ASE.
 """
 
+import copy
 import itertools
 import threading
 from collections.abc import Collection, Iterable, Iterator
@@ -110,6 +111,13 @@ class FAENetCalculator(Calculator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
+
+    def sharing(self, predictor: Predictor) -> "FAENetCalculator":
+        """A calculator with the settings of this one, another predictor, and neighbor lists and results of its own."""
+        twin = copy.copy(self)
+        twin.predictor, twin.source = predictor, self.source.fresh()
+        twin.atoms, twin.results = None, {}
+        return twin
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """List what changed since the last calculation, tags included. ``tol`` is ignored: any difference counts."""

@@ -69,6 +69,7 @@ class GraphSource:
     ) -> None:
         self.committee, self.tags = committee, tags
         self.on_unknown_element, self.on_isolated_atoms = on_unknown_element, on_isolated_atoms
+        self.skin = skin
         self.lists = [VerletList(cutoff, skin, max_neighbors) for cutoff, max_neighbors in committee.graph_keys]
         self._checked_numbers: NDArray[np.integer[Any]] | None = None
         self._kept_tags: _KeptTags | None = None
@@ -80,6 +81,18 @@ class GraphSource:
     def n_rebuilds(self) -> int:
         """Number of neighbor searches so far."""
         return sum(verlet.n_rebuilds for verlet in self.lists)
+
+    def fresh(self) -> "GraphSource":
+        """A source with the same settings and without memory of earlier structures; warnings are still issued once."""
+        twin = GraphSource(
+            self.committee,
+            tags=self.tags,
+            skin=self.skin,
+            on_unknown_element=self.on_unknown_element,
+            on_isolated_atoms=self.on_isolated_atoms,
+        )
+        twin._issued = self._issued
+        return twin
 
     def graphs(self, structure: Any, *, reuse: bool) -> tuple[AtomGraph, ...]:
         """Build the graphs of one structure, one per graph key of the committee.

@@ -65,7 +65,7 @@ class Predictor:
         memory_bytes: int | None = None,
     ) -> None:
         self.committee = potential if isinstance(potential, Committee) else Committee([potential])
-        self.frames = frames
+        self.forces, self.frames = forces, frames
         members = self.committee.members
         self.kinds = tuple(member.capabilities.kind(forces) for member in members)
         self.modes = tuple(member.capabilities.mode(frames) for member in members)
@@ -82,6 +82,17 @@ class Predictor:
             self.generator.seed()
         else:
             self.generator.manual_seed(seed)
+
+    def with_frames(self, frames: FramesChoice) -> "Predictor":
+        """A predictor of the same potentials and settings with other frames."""
+        return Predictor(
+            self.committee,
+            forces=self.forces,
+            frames=frames,
+            remove_net_force=self.remove_net_force,
+            seed=self.generator.initial_seed(),
+            memory_bytes=self.memory_bytes,
+        )
 
     def why_not(self, name: str) -> str:
         """The reason why a property is not available."""
@@ -170,7 +181,7 @@ class Predictor:
         filled = 0
         for structure in structures:
             graphs = (structure,) if isinstance(structure, AtomGraph) else tuple(structure)
-            cost, limit = (self._bytes(graphs), self.memory_bytes) if batch_size == "auto" else (1, batch_size)
+            cost, limit = (self.memory_of(graphs), self.memory_bytes) if batch_size == "auto" else (1, batch_size)
             if batch and filled + cost > limit:
                 yield batch
                 batch, filled = [], 0
@@ -179,7 +190,7 @@ class Predictor:
         if batch:
             yield batch
 
-    def _bytes(self, graphs: tuple[AtomGraph, ...]) -> int:
+    def memory_of(self, graphs: tuple[AtomGraph, ...]) -> int:
         """Estimate the memory (bytes) of a structure in all frames, for the first potential."""
         graph, member, mode = graphs[0], self.committee.members[0], self.modes[0]
         n_frames = 1

@@ -1,0 +1,252 @@
+"""From slabs and adsorbates to a table of relaxed, flagged adsorption energies."""
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase import Atoms
+from ase.io import write
+
+from faenet_calc.calculator import FAENetCalculator
+from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
+from faenet_calc.graphs.reading import read_structures
+from faenet_calc.progress import progress_bar
+from faenet_calc.screening.adsorbates import Adsorbate, adsorbate
+from faenet_calc.screening.gas import GasReference, gas_molecules, gas_reference, reference_molecules
+from faenet_calc.screening.placement import Configuration, configurations
+from faenet_calc.screening.results import Row
+from faenet_calc.screening.sites import distinct_sites
+from faenet_calc.screening.store import ScreenStore
+from faenet_calc.screening.surfaces import Slab, standard_slab
+from faenet_calc.screening.worker import Context, RelaxSettings, calculator_of, relax_chunk
+from faenet_calc.simulate.batch import relax_batch
+
+log = logging.getLogger(__name__)
+
+CHUNK = 16
+"""Configurations per chunk: enough to fill a batch, few enough that a lost worker loses little."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScreenResult:
+    """What a screening found.
+
+    Attributes:
+        folder: Where its files are.
+        rows: The table, sorted by slab, adsorbate, coverage and adsorption energy.
+        gas: Gas references of the adsorption energies.
+    """
+
+    folder: Path
+    rows: list[Row]
+    gas: GasReference
+
+    def best(self, count: int = 1) -> list[Row]:
+        """The most stable sound configurations of every slab, adsorbate and coverage."""
+        return [row for row in self.rows if row.rank is not None and row.rank <= count]
+
+
+def screen(
+    slabs: Iterable[Slab | Atoms | str | Path],
+    adsorbates: Iterable[Adsorbate | str],
+    out_dir: str | Path,
+    *,
+    calculator: Any = None,
+    device: str | None = None,
+    settings: RelaxSettings | None = None,
+    rotations: int = 2,
+    coverages: Sequence[int] = (1,),
+    min_width_A: float = 0.0,
+    gas: Mapping[str, str] | None = None,
+    shard: tuple[int, int] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> ScreenResult:
+    """Relax every adsorbate on every site of every slab and tabulate adsorption energies.
+
+    Args:
+        slabs: Clean slabs: structures, files, or slabs from ``surfaces.cut_slab``.
+        adsorbates: Names, files (``FILE:0,1`` names the binding atoms) or adsorbates.
+        out_dir: Folder of the results, see ``store``.
+        calculator: FAENetCalculator, checkpoint or shipped name; None for the default model.
+        device: Torch device; None for the best available.
+        settings: Of the relaxations.
+        rotations: Orientations about the surface normal of adsorbates that are not axial.
+        coverages: Numbers of adsorbates per cell.
+        min_width_A: Repeat given slabs in the plane until both heights of the cell reach this length (Å).
+        gas: Element -> gas molecule, in place of the defaults of ``gas``.
+        shard: (i, n): compute the i-th of n parts only, counted from 0; all parts share ``out_dir``.
+        resume: Continue the screening in ``out_dir``; finished configurations are not computed again.
+        progress: Show a progress bar.
+
+    Raises:
+        InputError: For inputs that cannot be read, or a folder that holds another screening.
+    """
+    settings = settings or RelaxSettings()
+    chosen_slabs = _named([_as_slab(one, min_width_A) for one in slabs])
+    chosen_adsorbates = {one.name: one for one in map(_as_adsorbate, adsorbates)}
+    if not chosen_slabs or not chosen_adsorbates:
+        raise InputError("a screening needs at least one slab and one adsorbate")
+    elements = {symbol for one in chosen_adsorbates.values() for symbol in one.atoms.get_chemical_symbols()}
+    molecules = reference_molecules(elements, gas)
+    calc = calculator_of(calculator, device)
+    store = ScreenStore(out_dir)
+    inputs = _inputs(chosen_slabs, chosen_adsorbates, molecules, settings, calc, rotations, coverages)
+    store.begin(inputs, resume=resume or shard is not None)
+    context = _context(store, calculator, device, calc, settings, chosen_slabs, chosen_adsorbates, molecules)
+    todo = _pending(context, chosen_adsorbates, rotations, coverages, set(store.rows()), shard)
+    with progress_bar(shown=progress, unit="structure", desc="screen") as bar:
+        for chunk in _chunks(todo, CHUNK):
+            relax_chunk(context, chunk)
+            bar.update(len(chunk))
+    return ScreenResult(folder=store.folder, rows=store.write_tables(), gas=context.gas)
+
+
+def _context(
+    store: ScreenStore,
+    model: Any,
+    device: str | None,
+    calc: FAENetCalculator,
+    settings: RelaxSettings,
+    slabs: Mapping[str, Slab],
+    adsorbates: Mapping[str, Adsorbate],
+    molecules: Mapping[str, str],
+) -> Context:
+    """Relax the clean slabs and the gas molecules, unless the store has their energies."""
+    known = store.references()
+    if known is None:
+        names = list(slabs)
+        relaxed = relax_batch(
+            [slabs[name].atoms for name in names],
+            calc,
+            optimizer=settings.optimizer,
+            fmax=min(settings.fmax, 0.02),
+            steps=settings.steps,
+            tags="atoms",
+        )
+        energies = {name: _energy_or_reason(one) for name, one in zip(names, relaxed, strict=True)}
+        gases = gas_molecules(molecules)
+        results = relax_batch(gases.values(), calc, optimizer="BFGS", fmax=0.01, steps=settings.steps)
+        gas_energies = {name: _energy_or_reason(one) for name, one in zip(gases, results, strict=True)}
+        failed = {name: value for name, value in gas_energies.items() if isinstance(value, str)}
+        if failed:
+            raise InputError(f"gas references failed: {failed}; choose other molecules with gas=")
+        known = {"slabs": energies, "gas": gas_energies}
+        store.save_references(known)
+    return Context(
+        folder=store.folder,
+        model=model,
+        device=device,
+        settings=settings,
+        slabs=dict(slabs),
+        slab_energies=known["slabs"],
+        gas=gas_reference(molecules, known["gas"]),
+        binding={name: one.binding[0] for name, one in adsorbates.items()},
+    )
+
+
+def _energy_or_reason(result: Any) -> float | str:
+    if result.error is not None:
+        return str(result.error)
+    if not result.converged:
+        return f"not converged after {result.n_steps} steps (largest force {result.fmax:.3f} eV/Å)"
+    return float(result.energy)
+
+
+def _pending(
+    context: Context,
+    adsorbates: Mapping[str, Adsorbate],
+    rotations: int,
+    coverages: Sequence[int],
+    finished: set[str],
+    shard: tuple[int, int] | None,
+) -> Iterator[Configuration]:
+    """Configurations that are not finished, built as they are needed."""
+    number = 0
+    for slab in context.slabs.values():
+        sites = distinct_sites(slab.atoms)
+        for one, coverage in itertools.product(adsorbates.values(), coverages):
+            for configuration in configurations(slab, one, rotations=rotations, coverage=coverage, sites=sites):
+                number += 1
+                mine = shard is None or number % shard[1] == shard[0]
+                if mine and configuration.key not in finished:
+                    path = context.folder / "initial" / f"{configuration.key}.extxyz"
+                    write_atomically(path, partial(_write_extxyz, configuration.atoms))
+                    yield configuration
+
+
+def _write_extxyz(atoms: Atoms, path: Path) -> None:
+    write(path, atoms, format="extxyz")
+
+
+def _chunks(items: Iterable[Configuration], size: int) -> Iterator[list[Configuration]]:
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def _as_slab(one: Slab | Atoms | str | Path, min_width_A: float) -> Slab:
+    if isinstance(one, Slab):
+        return one
+    if isinstance(one, Atoms):
+        return Slab(name=str(one.symbols), atoms=standard_slab(one, min_width_A=min_width_A), source="structure")
+    (item,) = read_structures([str(one)])
+    return Slab(name=Path(one).stem, atoms=standard_slab(item.atoms, min_width_A=min_width_A), source=str(one))
+
+
+def _named(slabs: Sequence[Slab]) -> dict[str, Slab]:
+    """Slabs by name; equal names are numbered."""
+    named: dict[str, Slab] = {}
+    for slab in slabs:
+        name, number = slab.name, 2
+        while name in named:
+            name, number = f"{slab.name}-{number}", number + 1
+        named[name] = Slab(name=name, atoms=slab.atoms, source=slab.source)
+    return named
+
+
+def _as_adsorbate(one: Adsorbate | str) -> Adsorbate:
+    if isinstance(one, Adsorbate):
+        return one
+    name, colon, indices = one.rpartition(":")
+    if colon and indices.replace(",", "").isdigit():
+        return adsorbate(name, tuple(int(index) for index in indices.split(",")))
+    return adsorbate(one)
+
+
+def _inputs(
+    slabs: Mapping[str, Slab],
+    adsorbates: Mapping[str, Adsorbate],
+    molecules: Mapping[str, str],
+    settings: RelaxSettings,
+    calc: FAENetCalculator,
+    rotations: int,
+    coverages: Sequence[int],
+) -> dict[str, Any]:
+    """Everything that defines the results, as JSON values."""
+    return {
+        "slabs": {name: {"source": one.source, "structure": _structure(one.atoms)} for name, one in slabs.items()},
+        "adsorbates": {
+            name: {"binding": list(one.binding), "structure": _structure(one.atoms)} for name, one in adsorbates.items()
+        },
+        "gas": dict(molecules),
+        "relax": asdict(settings),
+        "rotations": rotations,
+        "coverages": list(coverages),
+        "model": {key: calc.info[key] for key in ("names", "dtype", "frames", "level_of_theory", "energy_reference")}
+        | {"sha256": [member.metadata.get("sha256") for member in calc.predictor.committee.members]},
+    }
+
+
+def _structure(atoms: Atoms) -> dict[str, Any]:
+    return {
+        "symbols": str(atoms.symbols),
+        "positions": np.round(atoms.positions, 6).tolist(),
+        "cell": np.round(atoms.cell.array, 6).tolist(),
+    }
