@@ -1,8 +1,9 @@
-"""What does one calculator step cost, and where does the time go?
+"""Cost of one calculator step, in total and by part.
 
     python benchmarks/calculator_step.py [--steps 50]
 
-A 40-atom Cu(111) slab moved a little at every step, one thread. Rows are JSON: benchmark, case, metric, value, unit.
+A 40-atom Cu(111) slab whose atoms move slightly before every step, one thread.
+Rows are JSON with the keys benchmark, case, metric, value and unit.
 """
 
 import argparse
@@ -24,12 +25,12 @@ def row(case: str, metric: str, value: float, unit: str) -> None:
 
 
 def slab() -> Atoms:
-    """40 atoms: 2 × 5 × 4."""
+    """Cu(111) slab of 40 atoms (2 × 5 × 4)."""
     return fcc111("Cu", (2, 5, 4), a=3.61, vacuum=6.0, orthogonal=False)
 
 
 def median_ms(call: Callable[[], object], repeats: int) -> float:
-    """Median CPU time of a call (ms): the machine may be busy, and there is one thread."""
+    """Median CPU time of a call (ms)."""
     times = []
     for _ in range(repeats):
         start = time.process_time()
@@ -39,7 +40,7 @@ def median_ms(call: Callable[[], object], repeats: int) -> float:
 
 
 def measure(frames: str, steps: int) -> None:
-    """Time whole steps and their parts."""
+    """Time complete steps and their parts."""
     atoms, rng = slab(), np.random.default_rng(0)
     calc = FAENetCalculator(build_potential("modern-s"), frames=frames, device="cpu")
     atoms.calc = calc
@@ -67,7 +68,7 @@ def measure(frames: str, steps: int) -> None:
 
 
 def main() -> None:
-    """Run both frame settings."""
+    """Measure both frame settings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()

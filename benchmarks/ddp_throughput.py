@@ -1,12 +1,12 @@
-"""How much faster do two processes train than one, with the same total batch?
+"""Training throughput of two processes against one, with the same total batch size.
 
     python benchmarks/ddp_throughput.py [--preset modern-s] [--batch 8] [--steps 6] [--repeats 5] [-o rows.jsonl]
 
-It needs two free cores: wall time is what counts, and a core that others use shows as "cores used" below 2. One process
-with one thread, one with two threads (the control) and two gloo processes with one thread and half the batch each take
-turns in one run; rates are medians over the turns. The ratio of CPU times (one process over the busier of the two)
-leaves waiting out: what two processes could reach if nobody ever waited. Rows are JSON: benchmark, case, metric, value,
-unit.
+Needs two idle cores: the benchmark measures wall time, and "cores used" below 2 means that a core was busy. Three
+variants take turns: one process with one thread, one process with two threads (control), and two gloo processes with
+one thread and half the batch each. Rates are medians over the turns. The ratio of CPU times (one process against the
+busier of the two) excludes waiting: it is the speed-up without any synchronization delay.
+Rows are JSON with the keys benchmark, case, metric, value and unit.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CASES = ("1 process, 1 thread", "1 process, 2 threads", "2 processes, 1 thread e
 
 
 def write_slabs(path: Path, n: int) -> None:
-    """Slabs of 49 atoms with EMT labels."""
+    """Write slabs of 49 atoms with EMT labels."""
     random, structures = np.random.default_rng(0), []
     for _ in range(n):
         atoms = fcc111("Cu", (4, 4, 3), vacuum=8.0, periodic=True)
@@ -49,7 +49,7 @@ def write_slabs(path: Path, n: int) -> None:
 
 
 def make_run(folder: Path, arguments: argparse.Namespace, ranks: Ranks) -> Run:
-    """A run of the training loop whose steps take the same number of structures with any number of processes."""
+    """Training run with a fixed number of structures per step, for any number of processes."""
     settings = [
         f"data.train={json.dumps([str(folder / 'slabs.extxyz')])}", f"data.cache_dir={json.dumps(str(folder))}",
         f"run.out_dir={json.dumps(str(folder / f'{ranks.world}'))}", f"model.preset={arguments.preset}",
@@ -61,7 +61,7 @@ def make_run(folder: Path, arguments: argparse.Namespace, ranks: Ranks) -> Run:
 
 
 def take_steps(run: Run, n_steps: int) -> tuple[float, float]:
-    """Wall and CPU seconds of some steps, batches included."""
+    """Wall and CPU time (s) of some steps, including the assembly of batches."""
     wall, cpu = time.perf_counter(), time.process_time()
     for batch in epoch_batches(run.costs, run.global_batch, seed=0, epoch=0)[:n_steps]:
         run.step(batch)
@@ -69,7 +69,7 @@ def take_steps(run: Run, n_steps: int) -> tuple[float, float]:
 
 
 def work(rank: int, folder: Path, arguments: argparse.Namespace) -> None:
-    """One of the two processes; the first also trains alone while the second sleeps at a barrier."""
+    """Body of one of the two processes; the first also trains alone while the second waits at a barrier."""
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=rank, world_size=2)
     torch.set_num_threads(1)
     ranks = Ranks(rank=rank, world=2)
@@ -96,7 +96,7 @@ def work(rank: int, folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def rows(found: dict[str, list[list[float]]], arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Medians over the turns, as rows."""
+    """Medians over the turns as rows."""
     samples, case = arguments.batch * arguments.steps, f"{arguments.preset}, {arguments.batch} slabs of 49 atoms a step"
     wall, busiest, used = ({name: np.array(turns)[:, k] for name, turns in found.items()} for k in range(3))
     table = []
@@ -116,11 +116,11 @@ def rows(found: dict[str, list[list[float]]], arguments: argparse.Namespace) -> 
 
 
 def main() -> None:
-    """Start the two processes and print what they found."""
+    """Start both processes and print their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="modern-s")
-    parser.add_argument("--batch", type=int, default=8, help="structures per step, of both processes together")
-    parser.add_argument("--steps", type=int, default=6, help="per turn")
+    parser.add_argument("--batch", type=int, default=8, help="structures per step, both processes together")
+    parser.add_argument("--steps", type=int, default=6, help="steps per turn")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("-o", "--out", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()

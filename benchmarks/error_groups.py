@@ -1,6 +1,6 @@
-"""Which groups a labelled structure belongs to: why it was held out, its kind, how it was sampled, what it is made of.
+"""Groups of labelled structures: reason for being held out, kind, sampling method, adsorbate, metal.
 
-Everything follows from the words that `faenet-calc data generate` writes beside the labels and from its recipe.
+The groups are derived from the recipe and from the metadata that `faenet-calc data generate` stores with the labels.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ SEEN = ("train", "val")
 
 
 def rule_word(rule: HeldOutRule) -> str:
-    """Why a rule holds systems out, in words."""
+    """Short description of a held-out rule."""
     if rule.adsorbate is not None:
         return "unseen pair"
     if rule.facet is not None:
@@ -25,9 +25,9 @@ def rule_word(rule: HeldOutRule) -> str:
 
 
 def reasons(info: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """Why a structure of the recipe was held out, by the rules that match it; "other" if none does.
+    """Rules of the recipe by which a structure was held out; "other" if none matches.
 
-    Empty for structures that were trained on or chose the weights (split=train or val), and for those of other recipes.
+    Empty for training and validation structures (split=train or val) and for structures of other recipes.
     """
     made_by = str(info.get("recipe", "")).partition(":")[0]
     if made_by != recipe.name or info.get("split") in SEEN:
@@ -46,7 +46,7 @@ def reasons(info: Mapping[str, Any], recipe: Recipe) -> list[str]:
 
 
 def structure_kind(info: Mapping[str, Any]) -> str | None:
-    """Adsorbate, clean, bulk or gas, from the name of the system; None where there is none."""
+    """Kind of a structure (adsorbate, clean, bulk or gas) from the name of its system; None without a name."""
     words = str(info.get("system", "")).split("_")
     if len(words) < 2:
         return None
@@ -54,7 +54,7 @@ def structure_kind(info: Mapping[str, Any]) -> str | None:
 
 
 def groups_of(info: Mapping[str, Any], recipe: Recipe) -> list[Group]:
-    """The groups that a structure belongs to."""
+    """Groups to which a structure belongs."""
     groups = [ALL, *(("why", word) for word in reasons(info, recipe))]
     kind = structure_kind(info)
     if kind is not None:

@@ -1,9 +1,11 @@
-"""How exact is the surface with random weights, and how close are upstream's numbers?
+"""Exactness of symmetries and derivatives with random weights, and agreement with the original FAENet code.
 
     python benchmarks/exactness.py [--golden tests/golden/data]
 
-Worst values over all named structures in float64 (`modern` network, random weights scaled to forces of about 1 eV/Å),
-the same laws with the paper's frames beside them, float32 against float64, and upstream's outputs. Rows are JSON.
+Largest deviations over a set of structures in float64 (`modern` network, random weights scaled to forces of about 1
+eV/Å); the same with the paper's frames; float32 against float64; imported weights against outputs of the original
+code.
+Rows are JSON.
 """
 
 import argparse
@@ -41,14 +43,14 @@ def worst(potential: Potential, law: Callable[..., Deviation], structures: dict[
 
 
 def bent(name: str, size: float) -> Atoms:
-    """A molecule slightly off its symmetric geometry."""
+    """Molecule displaced slightly from its symmetric geometry."""
     atoms = molecule(name)
     atoms.positions += np.random.default_rng(0).normal(scale=size, size=atoms.positions.shape)
     return atoms
 
 
 def surface() -> None:
-    """Laws of the `modern` surface and of the paper's frames."""
+    """Symmetries of the `modern` network and of the same network with the paper's frames."""
     structures = laws.structures()
     crystals = {name: atoms for name, atoms in structures.items() if atoms.pbc.any()}
     modern = laws.scaled(build_potential("modern-s", seed=1, dtype="float64", **SMALL), 10.0)
@@ -95,7 +97,7 @@ def derivatives(modern: Potential, structures: dict[str, Atoms], crystals: dict[
 
 
 def golden_cases(folder: Path) -> Iterator[tuple[str, dict[str, np.ndarray], Atoms]]:
-    """Upstream's stored cases and their structures."""
+    """Stored cases of the original code with their structures."""
     for path in sorted(folder.glob("*__*.npz")):
         inputs = np.load(folder / f"input_{path.stem.split('__')[1]}.npz")
         atoms = Atoms(inputs["atomic_numbers"], inputs["pos"].astype(float), tags=inputs["tags"])
@@ -106,7 +108,7 @@ def golden_cases(folder: Path) -> Iterator[tuple[str, dict[str, np.ndarray], Ato
 
 
 def golden(folder: Path) -> None:
-    """Imported weights against upstream's outputs."""
+    """Compare imported weights with outputs of the original code."""
     energy, forces, count = 0.0, 0.0, 0
     for _, stored, atoms in golden_cases(folder):
         weights = {key[3:]: value for key, value in stored.items() if key.startswith("sd/")}
@@ -123,7 +125,7 @@ def golden(folder: Path) -> None:
 
 
 def main() -> None:
-    """All rows."""
+    """Print all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--golden", type=Path, default=Path(__file__).parents[1] / "tests" / "golden" / "data")
     arguments = parser.parse_args()

@@ -1,20 +1,21 @@
-"""How many DFT snapshots of a system does a model need, fine-tuned or from scratch?
+"""Learning curves for single systems: fine-tuning against training from scratch.
 
     python benchmarks/finetune_curve.py --start MODEL --data oc20-relax/systems20.extxyz.xz -o curve.jsonl [--systems 3]
 
 The data are DFT relaxations of adsorbates on slabs (OC20 systems, RPBE) with `sid`, `run` (vasp, bfgs, gpmin: three
-optimisers from the same start) and `step`. Every system is a problem of its own, nothing is mixed between systems. Of a
-system, 5, 10, 20 or 50 snapshots are taken evenly from the first nine tenths of its vasp run, so that the minimum is
-never among them; with these a model is (a) fine-tuned from MODEL and (b) trained from random weights of the same shape,
-both for the same number of steps. Systems come in the order of the share of their atoms whose element MODEL was trained
-on; `outside` names the other elements. n = 0 is MODEL as it is, and `nothing` predicts no forces and one energy.
+optimizers from the same start) and `step`. Each system is treated separately. 5, 10, 20 or 50 snapshots are taken
+evenly from the first 90 % of its vasp run, which excludes the minimum. A model is (a) fine-tuned from MODEL and (b)
+trained from random weights of the same architecture, both for the same number of steps. Systems are ordered by the
+fraction of their atoms whose element MODEL was trained on; `outside` lists the other elements. n = 0 is MODEL without
+fine-tuning; `nothing` predicts zero forces and a constant energy.
 
-Errors are of the snapshots that were not taken, of the vasp run (close in time to some that were) and of the other two
-runs: forces of free atoms (mean absolute component), energy per atom (for n = 0 and `nothing` after one offset). Then
-the system is relaxed from step 0 with the model: distance of the free atoms from the DFT minimum (root mean square;
-`start_rmsd_A` is that of the start), error of the energy gained, and of the energy of the minimum itself.
+Errors are evaluated on the remaining snapshots of the vasp run (some are close in time to training snapshots) and on
+the other two runs: MAE of force components on free atoms, and of the energy per atom (after one offset for n = 0 and
+`nothing`). The system is then relaxed from step 0 with the model: RMS distance of the free atoms from the DFT minimum
+(`start_rmsd_A`: of the start), error of the energy gain, and error of the energy at the minimum.
 
-Weights stay in a temporary folder: the data may be used to compare, not to ship models. Run again, it goes on.
+Weights are kept in a temporary folder: the data may be used for comparison, not for shipped models. An interrupted
+benchmark is resumed when it is run again.
 """
 
 import argparse
@@ -51,7 +52,7 @@ Runs = dict[str, list[Atoms]]
 
 
 def read_systems(path: Path) -> dict[int, Runs]:
-    """System id → name of a run → its snapshots by step, with fixed atoms as constraints."""
+    """System id → run name → snapshots ordered by step, with fixed atoms as constraints."""
     found: dict[int, Runs] = {}
     for atoms in ase.io.read(source_for_ase(path, "extxyz"), ":", format="extxyz"):
         atoms.set_constraint(FixAtoms(mask=atoms.arrays["fixed"].astype(bool)))
@@ -64,7 +65,7 @@ def read_systems(path: Path) -> dict[int, Runs]:
 
 
 def by_familiarity(systems: dict[int, Runs], trained: set[str]) -> list[int]:
-    """System ids, those first that have the largest share of atoms of the trained elements."""
+    """System ids, ordered by the fraction of atoms of trained elements (largest first)."""
     shares = {}
     for sid, runs in systems.items():
         symbols = list(runs["vasp"][0].symbols)
@@ -73,13 +74,13 @@ def by_familiarity(systems: dict[int, Runs], trained: set[str]) -> list[int]:
 
 
 def chosen_steps(run: list[Atoms], count: int) -> list[int]:
-    """Places of ``count`` snapshots, evenly from the start to before the end of a run."""
+    """Indices of ``count`` snapshots, evenly from the start to before the end of a run."""
     last = math.floor(USED_SHARE * (len(run) - 1))
     return sorted({round(float(place)) for place in np.linspace(0, last, count)})
 
 
 def rest(runs: Runs, used: list[int], at_most: int) -> dict[str, list[Atoms]]:
-    """Snapshots that were not taken: of the same run, and of the others; thinned out evenly."""
+    """Remaining snapshots of the same run and of the other runs, thinned out evenly."""
     own = [atoms for place, atoms in enumerate(runs["vasp"]) if place not in used]
     others = [atoms for name, run in sorted(runs.items()) if name != "vasp" for atoms in run]
     return {
@@ -91,7 +92,7 @@ def rest(runs: Runs, used: list[int], at_most: int) -> dict[str, list[Atoms]]:
 def training_config(
     shape: PotentialConfig, start: str | None, files: list[str], folder: Path, steps: int, lr: float
 ) -> TrainConfig:
-    """Settings of one small training; ``start`` None begins with random weights of the same shape."""
+    """Settings of one training run; with ``start`` None, random weights of the same architecture."""
     count = len(ase.io.read(files[0], ":"))
     mapping: dict[str, Any] = {
         "run": {
@@ -116,7 +117,7 @@ def training_config(
 
 
 def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], arguments: Any) -> tuple[Any, Row]:
-    """A model trained on some snapshots, and what that took."""
+    """Calculator of a model trained on some snapshots, and the cost of the training."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ase.io.write(folder / "train.extxyz", snapshots)
@@ -131,7 +132,7 @@ def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], argume
 
 
 def errors(structures: list[Atoms], energies: Any, forces: list[Any], offset: bool) -> Row:
-    """Mean absolute errors; with ``offset`` energies count after the best common shift (the median)."""
+    """Mean absolute errors; with ``offset``, energies are compared after the best common shift (the median)."""
     sizes = np.array([len(atoms) for atoms in structures])
     wrong = (np.array(energies) - [atoms.get_potential_energy() for atoms in structures]) / sizes
     wrong = wrong - np.median(wrong) if offset else wrong
@@ -146,14 +147,14 @@ def errors(structures: list[Atoms], energies: Any, forces: list[Any], offset: bo
 
 
 def rmsd(one: Atoms, other: Atoms) -> float:
-    """Root mean square distance (Å) of free atoms."""
+    """RMS distance (Å) of free atoms."""
     free = np.setdiff1d(np.arange(len(one)), one.constraints[0].get_indices())
     difference, _ = find_mic(one.positions - other.positions, one.cell, one.pbc)
     return float(np.sqrt((difference[free] ** 2).sum(axis=1).mean()))
 
 
 def relaxation(calc: Any, run: list[Atoms], offset: bool) -> Row:
-    """From the first snapshot of a run down, compared with its last one."""
+    """Relax from the first snapshot of a run and compare with its last one."""
     start, minimum = run[0], run[-1]
     result = relax(start, calc, fmax=RELAX_FMAX, steps=RELAX_STEPS)
     true = minimum.get_potential_energy()
@@ -166,7 +167,7 @@ def relaxation(calc: Any, run: list[Atoms], offset: bool) -> Row:
 
 
 def measured(calc: Any, runs: Runs, used: list[int], at_most: int, offset: bool) -> Row:
-    """Errors of the remaining snapshots and of the minimum; ``calc`` None stands for predicting nothing."""
+    """Errors on the remaining snapshots and at the minimum; ``calc`` None is the zero-force baseline."""
     row: Row = {}
     try:
         for name, structures in rest(runs, used, at_most).items():
@@ -182,7 +183,7 @@ def measured(calc: Any, runs: Runs, used: list[int], at_most: int, offset: bool)
 
 
 def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int]]) -> Iterator[Row]:
-    """All points of one system that are not done."""
+    """Compute all missing points of one system."""
     for way, counts in (("nothing", [0]), ("fine-tuned", [0, *arguments.counts]), ("scratch", arguments.counts)):
         for count in counts:
             if (way, count) in done:
@@ -199,7 +200,7 @@ def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int]]) ->
 
 
 def summary(rows: list[Row]) -> Iterator[Row]:
-    """Medians over the systems of absolute errors, a row for each way and number of snapshots."""
+    """Median absolute errors over the systems, one row per method and number of snapshots."""
     for way, count in sorted({(row["way"], row["asked"]) for row in rows}):
         cases = [row for row in rows if (row["way"], row["asked"]) == (way, count)]
         words = {"way": way, "asked": count, "systems": len(cases), "failed": sum("failed" in case for case in cases)}
@@ -214,18 +215,20 @@ def summary(rows: list[Row]) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Curves of some systems, then their medians."""
+    """Curves of some systems and their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--start", required=True, help="name or path of the model to fine-tune")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("-o", "--out", type=Path)
     parser.add_argument("--systems", type=int, default=3)
-    parser.add_argument("--sid", type=int, action="append", help="this system; repeatable")
+    parser.add_argument("--sid", type=int, action="append", help="system id; may be repeated")
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)
-    parser.add_argument("--steps", type=int, default=800, help="of every training; 800 take about a minute of one core")
+    parser.add_argument(
+        "--steps", type=int, default=800, help="steps of each training run (800: about a minute on one core)"
+    )
     parser.add_argument("--finetune-lr", type=float, default=3e-3)
     parser.add_argument("--scratch-lr", type=float, default=5e-3)
-    parser.add_argument("--test", type=int, default=40, help="at most so many test snapshots of each kind")
+    parser.add_argument("--test", type=int, default=40, help="maximum number of test snapshots of each kind")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     systems = read_systems(arguments.data)

@@ -1,16 +1,15 @@
-"""Does the spread over frames, which a prediction with all frames has for nothing, tell how wrong a force is?
+"""How well the spread over frames predicts force errors.
 
     python benchmarks/frame_spread.py metals-m metals-s [--data labels.extxyz] [--limit 200]
 
-For the atoms of structures of systems that no model was trained on (those stored in benchmarks/data, 712, or every n-th
-of them), `forces_frame_std` is compared with the length of the error of the force, for all atoms, for atoms of
-adsorbates and for each structure's worst atom (largest spread against largest error):
+`forces_frame_std` is compared with the norm of the force error on held-out structures (the 712 stored in the
+repository, or every n-th of them), for all atoms, for adsorbate atoms, and for the worst atom of each structure
+(largest spread against largest error):
 
-rank_correlation      Spearman's, 1 if the larger spread always has the larger error, 0 by chance.
-error_over_spread     in the median: by what to multiply a spread to have an error of the right size.
-worst_tenth_found     share of the tenth with the largest errors that is in the tenth with the largest spreads; 0.1 by
-                      chance.
-error_by_fifth        mean error (meV/Å) of the fifth with the smallest spread, of the next, … and of the largest.
+rank_correlation      Spearman correlation; 0 without any relation.
+error_over_spread     Median ratio: factor that converts a spread into an error.
+worst_tenth_found     Fraction of the 10 % largest errors found among the 10 % largest spreads; 0.1 by chance.
+error_by_fifth        Mean error (meV/Å) in each fifth of the atoms, ordered by spread.
 """
 
 import argparse
@@ -32,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 def agreement(spread: Floats, error: Floats) -> Row:
-    """How well spreads [n] tell errors [n] (eV/Å)."""
+    """Measures of agreement between spreads [n] and errors [n] (eV/Å)."""
     tenth = max(1, len(error) // 10)
     widest, worst = (set(np.argsort(-values)[:tenth].tolist()) for values in (spread, error))
     fifths = np.array_split(error[np.argsort(spread)], 5)
@@ -46,7 +45,7 @@ def agreement(spread: Floats, error: Floats) -> Row:
 
 
 def spreads_and_errors(calc: FAENetCalculator, records: Sequence[Record]) -> list[tuple[Floats, Floats]]:
-    """Of every structure, the spread of the force on each atom and the length of its error [n_atoms] (eV/Å)."""
+    """Spread of the force on each atom and norm of its error, [n_atoms] (eV/Å), for every structure."""
     atoms = [record.atoms for record in records]
     predicted = calc.predict(atoms, properties=("energy", "forces", "forces_frame_std"))
     return [
@@ -56,11 +55,11 @@ def spreads_and_errors(calc: FAENetCalculator, records: Sequence[Record]) -> lis
 
 
 def main() -> None:
-    """A row per model and kind of atom."""
+    """Print one row per model and kind of atom."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--data", type=Path, default=HELDOUT)
-    parser.add_argument("--limit", type=int, help="at most so many structures, evenly spread")
+    parser.add_argument("--limit", type=int, help="maximum number of structures, taken evenly")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     records = list(read_records(arguments.data))

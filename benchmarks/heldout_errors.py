@@ -1,21 +1,21 @@
-"""How wrong are models on systems that they never saw, and why were those held out?
+"""Errors of models on held-out systems, by reason for being held out.
 
-    python benchmarks/heldout_errors.py metals-s metals-m metals-direct [--data labels.extxyz] [--train train.extxyz] \
+    python benchmarks/heldout_errors.py metals-s metals-m metals-direct [--data labels.extxyz] [--train train.extxyz]
         [--json rows.jsonl]
 
-A MODEL is a shipped name, a checkpoint (called by the name of its folder), a peer's checkpoint (`peer_schnet.py`), or
-one of those with its frames, as in `metals-s:one`. Only structures marked `split=heldout` count where there are such;
-`--split test` takes those of another word. Without `--data` they are the 712 held-out structures of the recipe
-(datasets/metals-v1/recipes/reference-driven.yaml, its first 882 tasks), stored in datasets/metals-v1.
+A MODEL is a shipped name, a checkpoint (named after its folder), a checkpoint of a peer (`peer_schnet.py`), or one of
+these with a frames setting, as in `metals-s:one`. Structures marked `split=heldout` are used where there are any;
+`--split test` selects another mark. Without `--data`, the 712 held-out structures of the recipe
+(datasets/metals-v1/recipes/reference-driven.yaml, its first 882 tasks) stored in datasets/metals-v1 are used.
 
-Errors are given in total, by the rule of the recipe that held a system out (a structure that several rules match counts
-for each), by kind of structure, by how it was sampled, by adsorbate and by metal, beside a mean predictor: element
-energies fitted to the training set (those of DATA marked `train` if no file is given) and no forces.
+Errors are given in total, by the rule of the recipe that held a system out (a structure matched by several rules
+counts for each), by kind of structure, sampling method, adsorbate and metal, and for a baseline: element energies
+fitted to the training set (structures of DATA marked `train` if no file is given) and zero forces.
 
 Energies are total energies. Columns: structures, systems, energy MAE and RMSE (meV/atom), MAE of the energy of a whole
-structure (eV, what enters an adsorption energy), force MAE and RMSE (meV/Å, per component, all atoms), force MAE on the
-atoms of adsorbates and molecules (tag 2). The table is Markdown; rows are JSON: benchmark, model, case, metric, value,
-unit, n_structures, n_systems.
+structure (eV, relevant for adsorption energies), force MAE and RMSE (meV/Å, per component, all atoms), force MAE on
+atoms of adsorbates and molecules (tag 2). The table is Markdown. Rows are JSON with the keys benchmark, model, case,
+metric, value, unit, n_structures and n_systems.
 """
 
 import argparse
@@ -61,13 +61,13 @@ METRICS = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StructureError:
-    """Prediction minus label of one structure.
+    """Prediction minus label for one structure.
 
     Attributes:
-        index: In the data set.
-        n_atoms: Of the structure.
-        energy: (eV), NaN without a label.
-        forces: [n_labelled, 3] (eV/Å), atoms that have a label.
+        index: Index in the data set.
+        n_atoms: Number of atoms.
+        energy: (eV); NaN without a label.
+        forces: [n_labelled, 3] (eV/Å), for atoms that have a label.
         adsorbate: [n_labelled] bool, atoms of adsorbates and molecules.
     """
 
@@ -83,11 +83,11 @@ class GroupErrors:
     """Errors of one model on one group of structures.
 
     Attributes:
-        model: Its name.
+        model: Name of the model.
         group: Kind and name, e.g. ("metal", "Pd").
-        n_structures: In the group.
-        n_systems: Different systems among them.
-        values: Metric → value in the unit of :data:`METRICS`; metrics without labels are missing.
+        n_structures: Number of structures in the group.
+        n_systems: Number of different systems in the group.
+        values: Metric → value in the unit given in :data:`METRICS`; metrics without labels are missing.
     """
 
     model: str
@@ -98,7 +98,7 @@ class GroupErrors:
 
 
 def choose(dataset: GraphDataset, split: str | None, limit: int | None = None) -> Integers:
-    """Structures marked with ``split``; by default "heldout" where any is, all otherwise; at most ``limit``, spread."""
+    """Structures marked with ``split`` (default: "heldout" if there are any, else all); at most ``limit``, evenly."""
     words = np.array([str(dataset.info(index).get("split", "")) for index in range(len(dataset))])
     if split is None:
         split = "heldout" if (words == "heldout").any() else None
@@ -111,7 +111,7 @@ def choose(dataset: GraphDataset, split: str | None, limit: int | None = None) -
 
 
 def known_to(potential: Potential, dataset: GraphDataset, indices: Integers) -> Integers:
-    """The structures made of elements that a model was trained on (all, if it does not say)."""
+    """Structures that contain only elements the model was trained on (all, if it does not list them)."""
     trained = list(potential.config.trained_elements)
     if not trained:
         return indices
@@ -123,7 +123,7 @@ def known_to(potential: Potential, dataset: GraphDataset, indices: Integers) -> 
 def model_errors(
     potential: Potential, dataset: GraphDataset, indices: Integers, frames: FramesChoice = "auto", seed: int = 0
 ) -> list[StructureError]:
-    """Errors of a model, structure by structure."""
+    """Errors of a model for each structure."""
     found = assess(potential, dataset, indices, frames=frames, records=True, seed=seed)
     return [
         _structure_error(dataset, record.index, record.predicted_energy, record.predicted_forces)
@@ -134,7 +134,7 @@ def model_errors(
 def mean_errors(
     train: GraphDataset, train_indices: Integers, dataset: GraphDataset, indices: Integers
 ) -> list[StructureError]:
-    """Errors of element energies fitted to the training set, and of no forces."""
+    """Errors of the baseline: element energies fitted to the training set, and zero forces."""
     references = statistics.fit_references(train, train_indices)
     residual = statistics.residuals(dataset, indices, references) * dataset.n_atoms[indices]
     energies = dataset.energy[indices] - residual
@@ -159,7 +159,7 @@ def _structure_error(dataset: GraphDataset, index: int, energy: float, forces: F
 
 
 def summarize(model: str, errors: Iterable[StructureError], dataset: GraphDataset, recipe: Recipe) -> list[GroupErrors]:
-    """Errors by group; groups in the order of :data:`GROUP_KINDS`, then by name."""
+    """Errors by group, ordered by :data:`GROUP_KINDS` and name."""
     members: dict[Group, list[StructureError]] = {}
     systems: dict[Group, set[str]] = {}
     for error in errors:
@@ -226,7 +226,7 @@ def rows(benchmark: str, found: Iterable[GroupErrors]) -> list[dict[str, Any]]:
 
 
 def table(found: Sequence[GroupErrors]) -> str:
-    """A Markdown table, groups one after the other with the models side by side below each other."""
+    """Markdown table; within a group, one line per model."""
     headings = [f"{heading} ({unit})" for unit, heading in METRICS.values()]
     lines = ["| group | n | systems | model | " + " | ".join(headings) + " |", "|---" * (4 + len(headings)) + "|"]
     order = list(dict.fromkeys(part.group for part in found))
@@ -241,20 +241,20 @@ def table(found: Sequence[GroupErrors]) -> str:
 
 
 def write_rows(path: Path, found: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON object a line."""
+    """Write one JSON object per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
-    """A model as named on the command line, with its data.
+    """Model given on the command line and its data.
 
     Attributes:
-        name: For the table.
-        potential: The model.
-        frames: Its frames.
-        dataset: The labels, with edges of its cutoff.
+        name: Name in the table.
+        potential: The potential.
+        frames: Frames setting.
+        dataset: Labelled structures, with edges for the cutoff of the potential.
     """
 
     name: str
@@ -284,7 +284,7 @@ def split_name(name: str) -> tuple[str, FramesChoice]:
 
 
 def label(name: str) -> str:
-    """What a table calls a model: a checkpoint of a run goes by the name of the run's folder."""
+    """Name of a model in a table; a checkpoint of a run is named after its folder."""
     source, frames = split_name(name)
     path = Path(source)
     short = path.resolve().parent.name if path.is_file() and path.suffix == ".safetensors" else source
@@ -292,7 +292,7 @@ def label(name: str) -> str:
 
 
 def common(candidates: Sequence[Candidate], split: str | None, limit: int | None) -> Integers:
-    """The structures that every model can be asked about; says on stderr how many are left out."""
+    """Structures that all models can evaluate; prints the number of excluded structures to stderr."""
     dataset = candidates[0].dataset
     chosen = known = choose(dataset, split, limit)
     for one in candidates:
@@ -306,7 +306,7 @@ def common(candidates: Sequence[Candidate], split: str | None, limit: int | None
 
 
 def baseline(dataset: GraphDataset, indices: Integers, train: Sequence[Path]) -> list[StructureError] | None:
-    """Errors of the mean predictor; None if there is nothing to fit it to."""
+    """Errors of the baseline; None without training data."""
     fitted = open_dataset(list(train), cutoff=dataset.cutoff) if train else dataset
     words = [str(fitted.info(index).get("split", "train")) for index in range(len(fitted))]
     allowed = [index for index, word in enumerate(words) if (word != "heldout" if train else word == "train")]
@@ -317,23 +317,25 @@ def baseline(dataset: GraphDataset, indices: Integers, train: Sequence[Path]) ->
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Command-line parser."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("models", nargs="+", metavar="MODEL")
     result.add_argument("--data", type=Path, nargs="+", default=[HELDOUT])
     result.add_argument("--train", type=Path, nargs="*", default=[])
-    result.add_argument("--recipe", type=Path, default=RECIPE, help="whose rules say why a system is held out")
-    result.add_argument("--split", help="word of the structures that count; default: heldout where there are some")
-    result.add_argument("--limit", type=int, help="at most so many structures, evenly spread")
-    result.add_argument("--json", type=Path, help="write rows here")
-    result.add_argument("--groups", nargs="+", choices=GROUP_KINDS, default=GROUP_KINDS, help="of the printed table")
+    result.add_argument("--recipe", type=Path, default=RECIPE, help="recipe with the held-out rules")
+    result.add_argument("--split", help="split to evaluate (default: heldout, if present)")
+    result.add_argument("--limit", type=int, help="maximum number of structures, taken evenly")
+    result.add_argument("--json", type=Path, help="file for the rows")
+    result.add_argument(
+        "--groups", nargs="+", choices=GROUP_KINDS, default=GROUP_KINDS, help="groups in the printed table"
+    )
     result.add_argument("--device")
     result.add_argument("--threads", type=int, default=1)
     return result
 
 
 def main() -> None:
-    """Measure every model on the same structures."""
+    """Evaluate all models on the same structures."""
     arguments = parser().parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()

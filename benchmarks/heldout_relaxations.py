@@ -1,4 +1,4 @@
-"""Do relaxations of systems that no model was trained on end where the reference ends, and how fast?
+"""Relaxations of held-out systems: agreement with the reference, and speed.
 
     python benchmarks/heldout_relaxations.py compare MODEL [--one-frame-first]
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py compare MODEL --judged --set in_parts=true
@@ -7,41 +7,42 @@
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py repeat
     PYTHONPATH=scripts python benchmarks/heldout_relaxations.py reference -o minima.jsonl
 
-`compare` needs the model only (and the reference with --judged); where the reference ends is stored in
-benchmarks/data/metals-minima.jsonl (`--minima` takes another file). `reference` makes such a file with the labelling
-calculator of the recipe (datasets/metals-v1/recipes/reference-driven.yaml: nequix and chgnet): starts, minima, energies
-and CPU times, a line per system; run again, it resumes. `--set in_parts=true` gives that calculator a keyword; the
-stored file is of this form of it, which is about three times faster than the package's own (scripts/fast_nequix.py).
-`speed` times force calls of both in turn in one process: CPU times of two runs on a busy machine differ for other
-reasons too. `race` times whole relaxations in the same way, of systems evenly from the list; both use the calculator as
-its package computes it. With a file for its rows a stopped race goes on.
-`repeat` compares the reference with itself, from starts whose free atoms are moved at random: what is left of "the same
-site" when nothing but the start differs a little.
+compare     Relaxes with the model and compares with the stored minima of the reference,
+            benchmarks/data/metals-minima.jsonl (`--minima` selects another file). --judged needs the reference.
+reference   Computes such a file with the labelling calculator of the recipe
+            (datasets/metals-v1/recipes/reference-driven.yaml: nequix and chgnet): starts, minima, energies and CPU
+            times, one line per system. An interrupted run is resumed. `--set in_parts=true` passes a keyword to the
+            calculator; the stored files were made with it. It is about three times faster than the plain package
+            (scripts/fast_nequix.py).
+speed       Times force calls of model and reference in turns in one process, so that other load affects both.
+race        Times whole relaxations in the same way, for systems taken evenly from the list, with the calculator as its
+            package computes it. With an output file, an interrupted race is resumed.
+repeat      Compares the reference with itself from starts whose free atoms are displaced at random: the best agreement
+            that can be expected.
 
-Systems are those the recipe holds out: unseen pairs of metal and adsorbate (half of them), an unseen facet and an
-unseen alloy (a quarter each), adsorbates in turn at every kind of site. Slabs are the smallest two of the recipe, their
-lower half is fixed, the lattice constant is the recipe's for both calculators, both start from the same structure:
-adsorbate in contact with the surface at its site, off by some 0.05 Å and tilted by at most 10°. Both relax with the
-same optimiser (watched by `relax`) to the same largest force, as the file of minima says:
+Systems are those held out by the recipe: unseen metal-adsorbate pairs (half of them), an unseen facet and an unseen
+alloy (a quarter each), with adsorbates at each kind of site in turn. Slabs are the two smallest of the recipe with the
+lower half fixed; the lattice constant is that of the recipe. Model and reference start from the same structure: the
+adsorbate in contact with the surface at its site, displaced by about 0.05 Å and tilted by at most 10°. Both use the
+same optimizer (with the safeguards of `relax`) and force limit, given by the file of minima:
 
-    metals-minima.jsonl              FIRE, 0.02 eV/Å, at most 1000 steps: short steps, which follow the way down closely
-    metals-minima-lbfgs.jsonl        LBFGS, 0.02 eV/Å, at most 500 steps: longer and fewer steps
-    metals-minima-lbfgs-0.05.jsonl   LBFGS, 0.05 eV/Å, at most 500 steps: what `relax` does unless told otherwise;
-                                     relaxations of either now and then stop half-way, where the surface is flat
+    metals-minima.jsonl              FIRE, 0.02 eV/Å, at most 1000 steps: short steps that follow the descent closely
+    metals-minima-lbfgs.jsonl        LBFGS, 0.02 eV/Å, at most 500 steps: fewer and longer steps
+    metals-minima-lbfgs-0.05.jsonl   LBFGS, 0.05 eV/Å, at most 500 steps: the defaults of `relax`; some relaxations of
+                                     either calculator stop early where the energy surface is flat
 
-With --one-frame-first the model relaxes with a single frame and then goes on with all; `calls` are those with
-all, `cpu_s` is of both. Where the reference itself does not converge, or desorbs, dissociates, intercalates or
-reconstructs, a system is counted apart and another one takes its place.
+With --one-frame-first the model relaxes with a single frame and then with all; `calls` counts those with all frames,
+`cpu_s` is the total. Systems for which the reference does not converge, or desorbs, dissociates, intercalates or
+reconstructs, are counted separately and replaced.
 
-With --judged the reference goes on from where a model ended at another site: `end_above_eV` is its energy of that end
-above its own minimum, `stays` whether it stays at that site, so that the site is one of its minima too.
-
-`error_at_minimum_eV` is of the model's energy of the reference's own minimum, so without what other ends add to it.
+With --judged, the reference continues from the final structure of the model if the site differs: `end_above_eV` is the
+reference energy of that structure above its own minimum, `stays` whether the reference keeps that site, which is then
+one of its minima too. `error_at_minimum_eV` is the error of the model's adsorption energy at the reference's minimum.
 
 Adsorption energy: E(relaxed) − E(relaxed clean slab) − E(relaxed gas-phase fragment), each with the same calculator;
-H, N and O count from H2/2, N2/2 and O2/2, C from CH4 − 2 H2. Same site: see same_site.py. A model is compared on the
-systems all of whose elements it was trained on. CPU seconds are of one thread, without start-up (an untimed call
-first).
+H, N and O are relative to H2/2, N2/2 and O2/2, C to CH4 − 2 H2. For the definition of the same site see same_site.py.
+A model is compared on systems that contain only elements it was trained on. CPU times are for one thread, without
+start-up (after an untimed call).
 """
 
 import argparse
@@ -71,7 +72,7 @@ FRAGMENTS = {"H": {"H2": 0.5}, "N": {"N2": 0.5}, "O": {"O2": 0.5}, "C": {"CH4": 
 
 
 def limits_of(rows: Rows) -> Row:
-    """How the relaxations of a file of minima were run, and others are to be that are compared with them."""
+    """Optimizer settings of a file of minima, also used for relaxations compared with it."""
     headers = rows.of("header")
     if not headers:
         raise SystemExit(f"{rows.path} holds no minima; make it with `heldout_relaxations.py reference -o {rows.path}`")
@@ -79,7 +80,7 @@ def limits_of(rows: Rows) -> Row:
 
 
 def relaxed(atoms: Atoms, calc: Calculator, limits: Row, fast: Calculator | None = None) -> tuple[RelaxResult, Row]:
-    """The end of a relaxation, and its numbers; seconds of CPU."""
+    """Final structure of a relaxation and its results, including CPU time (s)."""
     began = time.process_time()
     result = relax(atoms, calc, prerelax=fast, **limits)
     cpu_s = time.process_time() - began
@@ -89,12 +90,12 @@ def relaxed(atoms: Atoms, calc: Calculator, limits: Row, fast: Calculator | None
 
 
 class Levels:
-    """Energies that adsorption energies count from, each relaxed once.
+    """Reference energies for adsorption energies, each relaxed once.
 
     Args:
         calc: The calculator.
-        rows: Earlier results to look into and where new ones go.
-        limits: Of the relaxations.
+        rows: Earlier results, and where new ones are stored.
+        limits: Optimizer settings.
     """
 
     def __init__(self, calc: Calculator, rows: Rows, limits: Row) -> None:
@@ -116,22 +117,22 @@ class Levels:
 
 
 def is_sane(row: Row) -> bool:
-    """Whether a minimum can be compared with."""
+    """Whether a minimum is suitable for comparison."""
     return bool(row["converged"] and not row["flags"])
 
 
 def run_reference(
     recipe: Recipe, calc: Calculator, path: Path | None, count: int, words: Row | None = None, limits: Row = LIMITS
 ) -> Rows:
-    """Relax held-out systems until ``count`` of them have a sane minimum; at most twice as many are tried.
+    """Relax held-out systems until ``count`` suitable minima are found, trying at most twice as many.
 
     Args:
-        recipe: Whose held-out systems.
+        recipe: Recipe that defines the held-out systems.
         calc: The reference.
-        path: Of the rows.
-        count: Of minima.
-        words: How the calculator differs from the recipe's, for the first row.
-        limits: Of the relaxations.
+        path: File of rows.
+        count: Number of minima.
+        words: Differences of the calculator from that of the recipe, for the first row.
+        limits: Optimizer settings.
     """
     header = {"row": "header", "recipe": f"{recipe.name}:{recipe.digest()}", **limits, **(words or {})}
     rows = Rows(path, {**header, "calculator": recipe.calculator.name})
@@ -166,15 +167,15 @@ def compare(
     levels: Levels | None = None,
     moved_A: float = 0.0,
 ) -> Row:
-    """Relax the same systems with a calculator, print a row for each, and summarise.
+    """Relax the systems with a calculator, print a row for each, and summarize.
 
     Args:
-        calc: A model, or the reference once more.
-        rows: Of the reference.
-        fast: Relaxes first, if given.
-        judge: The reference, to say what it thinks of other sites than its own; None asks nobody.
-        levels: Of the calculator; None finds them.
-        moved_A: Standard deviation of random moves of the free atoms of each start.
+        calc: A model, or the reference again.
+        rows: Rows of the reference.
+        fast: Calculator for a preliminary relaxation, or None.
+        judge: The reference, to evaluate final structures at other sites; None to omit this.
+        levels: Reference energies of the calculator; None to compute them.
+        moved_A: Standard deviation (Å) of random displacements of the free atoms of each start.
     """
     everything = rows.of("system")
     sane = [row for row in everything if is_sane(row)]
@@ -216,14 +217,14 @@ def compare(
 
 
 def _judged(judge: Calculator, start: Atoms, end: Atoms, minimum: float, limits: Row) -> Row:
-    """What the reference, whose own minimum has an energy (eV), says of the end of another relaxation."""
+    """Reference energy of another final structure above its own minimum (eV), and whether the site is kept."""
     further, _ = relaxed(end, judge, limits)
     above = float(judge.get_property("energy", end)) - minimum
     return {"end_above_eV": above, "stays": match_sites(start, end, further.atoms).same}
 
 
 def _summary(cases: list[Row]) -> Row:
-    """Of at least one case; pairs are [model, reference]."""
+    """Summary of at least one case; pairs are [model, reference]."""
     if not cases:
         return {}
     errors = np.abs([case["error_eV"] for case in cases])
@@ -252,7 +253,7 @@ def _summary(cases: list[Row]) -> Row:
 
 
 def speed(calc: Any, reference: Calculator, rows: Rows, count: int = 6, repeats: int = 4) -> Row:
-    """Median CPU seconds of a force call of [model, reference], in turn on some systems moved a little each time."""
+    """Median CPU time (s) of a force call of [model, reference], in turns, on systems that move slightly each time."""
     rng, times = np.random.default_rng(0), []
     for row in rows.of("system")[:count]:
         start = from_json(row["start"])
@@ -272,16 +273,16 @@ def speed(calc: Any, reference: Calculator, rows: Rows, count: int = 6, repeats:
 
 
 def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, out: Rows, count: int, words: Row) -> Row:
-    """CPU seconds of whole relaxations of [model, reference], in turn.
+    """CPU time (s) of whole relaxations of [model, reference], in turns.
 
     Args:
-        calc: A model.
-        fast: Relaxes first with it; None for nothing.
-        reference: The other side.
-        rows: Of the reference, with the starts.
-        out: Where rows go; systems it has already, of a race with the same words and limits, are not run again.
-        count: Of systems, evenly from the list.
-        words: What else differs between races: the model and how it relaxes.
+        calc: The model.
+        fast: Calculator for a preliminary relaxation, or None.
+        reference: The reference calculator.
+        rows: Rows of the reference, with the starts.
+        out: Where rows are stored; systems already present, from a race with the same settings, are not repeated.
+        count: Number of systems, taken evenly from the list.
+        words: Other settings that distinguish races: the model and how it relaxes.
     """
     sane, limits = [row for row in rows.of("system") if is_sane(row)], limits_of(rows)
     if not 0 < count <= len(sane):
@@ -310,7 +311,7 @@ def race(calc: Any, fast: Any, reference: Calculator, rows: Rows, out: Rows, cou
 
 
 def _switches(words: list[str]) -> dict[str, bool]:
-    """Keywords that are on or off, from ``name=true``."""
+    """Boolean keywords from ``name=true``."""
     parts = [word.partition("=") for word in words]
     if wrong := [word for word, (_, _, value) in zip(words, parts, strict=True) if value not in ("true", "false")]:
         raise SystemExit(f"--set {' '.join(wrong)}: expected KEYWORD=true or KEYWORD=false")
@@ -318,29 +319,33 @@ def _switches(words: list[str]) -> dict[str, bool]:
 
 
 def main() -> None:
-    """Run one phase."""
+    """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     phases = parser.add_subparsers(dest="phase", required=True)
     first = phases.add_parser("reference")
     first.add_argument("-o", "--out", type=Path, required=True)
     first.add_argument("--count", type=int, default=50)
-    first.add_argument("--optimizer", default=LIMITS["optimizer"], help="of ASE (default FIRE)")
-    first.add_argument("--fmax", type=float, default=LIMITS["fmax"], help="eV/Å (default 0.02)")
-    first.add_argument("--steps", type=int, default=LIMITS["steps"], help="at most (default 1000)")
+    first.add_argument("--optimizer", default=LIMITS["optimizer"], help="ASE optimizer (default FIRE)")
+    first.add_argument("--fmax", type=float, default=LIMITS["fmax"], help="force limit in eV/Å (default 0.02)")
+    first.add_argument("--steps", type=int, default=LIMITS["steps"], help="maximum number of steps (default 1000)")
     for name in ("compare", "speed", "race"):
         phases.add_parser(name).add_argument("model")
     for name in ("compare", "race"):
         phases.choices[name].add_argument("--one-frame-first", action="store_true")
     phases.choices["race"].add_argument("--count", type=int, default=10)
-    phases.choices["race"].add_argument("-o", "--out", type=Path, help="appends rows; run again, goes on")
+    phases.choices["race"].add_argument(
+        "-o", "--out", type=Path, help="file for the rows; an interrupted race is resumed"
+    )
     again = phases.add_parser("repeat")
     for phase in (again, *(phases.choices[name] for name in ("compare", "speed", "race"))):
         phase.add_argument("--minima", type=Path, default=MINIMA)
     judged = phases.choices["compare"]
     judged.add_argument("--judged", action="store_true")
     for phase in (first, again, judged):
-        phase.add_argument("--set", action="append", default=[], metavar="KEYWORD=true|false", help="of the calculator")
-    again.add_argument("--moved", type=float, default=0.03, help="Å, standard deviation (default 0.03)")
+        phase.add_argument(
+            "--set", action="append", default=[], metavar="KEYWORD=true|false", help="keyword of the calculator"
+        )
+    again.add_argument("--moved", type=float, default=0.03, help="standard deviation in Å (default 0.03)")
     for phase in phases.choices.values():
         phase.add_argument("--recipe", type=Path, default=RECIPE)
     arguments = parser.parse_args()

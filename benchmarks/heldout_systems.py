@@ -1,4 +1,4 @@
-"""The held-out systems of a recipe (unseen pairs, facets, alloys), and the structures their relaxations start from."""
+"""Held-out systems of a recipe (unseen pairs, facets, alloys) and the initial structures of their relaxations."""
 
 import zlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ TURNS = ("pair", "facet", "pair", "alloy")
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """A held-out system at one kind of site; ``visit`` counts how often its combination came before."""
+    """Held-out system at one kind of site; ``visit`` counts earlier uses of its combination."""
 
     group: str
     substrate: Substrate
@@ -33,11 +33,11 @@ class System:
 
     @property
     def slab_name(self) -> str:
-        """Names the clean slab, alloys with their arrangement."""
+        """Name of the clean slab, including the arrangement of alloys."""
         return f"{self.substrate.label}_{self.facet}_{'x'.join(map(str, self.size))}"
 
     def start(self, vacuum: float) -> tuple[Atoms, str]:
-        """The structure to relax and the kind of its site."""
+        """Initial structure of a relaxation and the kind of its site."""
         surface = slab(self.substrate, self.facet, self.size, vacuum, rng_of(self.slab_name))
         z = surface.positions[:, 2]
         surface.set_constraint(FixAtoms(mask=z < (z.min() + z.max()) / 2 - 0.1))
@@ -50,12 +50,12 @@ class System:
 
 
 def rng_of(name: str) -> np.random.Generator:
-    """Random numbers that belong to a name."""
+    """Random generator seeded by a name."""
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
 def heldout_systems(recipe: Recipe) -> Iterator[System]:
-    """Without end, every prefix balanced between groups and, inside a group, between the recipe's rules."""
+    """Endless sequence, balanced between groups and, within a group, between the rules of the recipe."""
     rules: dict[str, list[Iterator[System]]] = {}
     for rule in recipe.heldout:
         group = "pair" if rule.adsorbate is not None else "facet" if rule.facet is not None else "alloy"
@@ -66,7 +66,7 @@ def heldout_systems(recipe: Recipe) -> Iterator[System]:
 
 
 def _matching(recipe: Recipe, rule: HeldOutRule, group: str) -> Iterator[System]:
-    """All combinations that a rule holds out, shuffled, again and again with the next size and site."""
+    """All combinations that a rule holds out, shuffled, repeated with the next size and site."""
     pure, mixed = substrates(recipe)
     found = [
         (metal, config, name)
@@ -94,7 +94,7 @@ def _matching(recipe: Recipe, rule: HeldOutRule, group: str) -> Iterator[System]
 
 
 def to_json(atoms: Atoms) -> Row:
-    """A structure with tags and fixed atoms as plain values."""
+    """Structure with tags and fixed atoms as plain values."""
     fixed = [int(i) for constraint in atoms.constraints for i in constraint.get_indices()]
     return {
         "numbers": atoms.numbers.tolist(),
@@ -107,7 +107,7 @@ def to_json(atoms: Atoms) -> Row:
 
 
 def from_json(row: Row, positions: Any = None) -> Atoms:
-    """The structure, or its atoms at other positions."""
+    """Structure from plain values, optionally at other positions."""
     values = {key: row[key] for key in ("numbers", "cell", "pbc", "tags")}
     atoms = Atoms(**values, positions=row["positions"] if positions is None else positions)
     atoms.set_constraint(FixAtoms(indices=row["fixed"]))

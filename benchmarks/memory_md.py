@@ -1,8 +1,8 @@
-"""Does memory grow over many MD steps?
+"""Memory growth over many MD steps.
 
     python benchmarks/memory_md.py [--steps 100000] [--checkpoint tests/data/emt-copper.safetensors]
 
-NVE of a 4-atom copper crystal at 300 K. Resident memory is read after a warm-up and at the end; rows are JSON.
+NVE of a 4-atom copper crystal at 300 K. Resident memory is read after a warm-up and at the end. Rows are JSON.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def resident_mb() -> float:
 
 
 def measure(checkpoint: str, steps: int, warm_up: int) -> dict[str, float]:
-    """Run MD and report the growth of memory (MB), the steps per CPU second and the drift."""
+    """Run MD; return memory growth (MB), steps per CPU second and energy drift."""
     atoms = bulk("Cu", cubic=True, a=3.59)
     atoms.calc = FAENetCalculator(checkpoint, device="cpu", frames="one")
     spread = np.sqrt(atoms.get_masses() * units.kB * 600)[:, None]
@@ -48,7 +48,7 @@ def measure(checkpoint: str, steps: int, warm_up: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Parse, run, print."""
+    """Parse the arguments, run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--warm-up", type=int, default=500)

@@ -1,10 +1,10 @@
-"""How well is energy conserved in NVE, with gradient and with direct forces?
+"""Energy conservation in NVE with gradient forces and with direct forces.
 
     python benchmarks/nve_drift.py [--steps 10000] [--checkpoint tests/data/emt-copper.safetensors]
 
-A 48-atom copper slab, 2 fs, one thread, started in its perfect lattice at 600 K (half of the kinetic energy goes into
-the lattice, which leaves 300 K), with the given conservative model and, beside it in the same run, a direct-force model
-of the same size as the EMT one, trained on the same data for the same number of steps. Rows are JSON.
+A 48-atom copper slab, time step 2 fs, one thread, starting from the perfect lattice at 600 K (equipartition leaves 300
+K). The given conservative model is compared with a direct-force model of the size of the EMT model, trained on the
+same data for the same number of steps. Rows are JSON.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def measure(name: str, checkpoint: Any, frames: str, steps: int, remove_net_forc
 
 
 def main() -> None:
-    """Gradient forces, direct forces, and direct forces with their net force left in."""
+    """Measure gradient forces, direct forces, and direct forces including their net force."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--checkpoint", default="tests/data/emt-copper.safetensors")

@@ -1,18 +1,18 @@
-"""Do five different systems keep their energy, and stay whole, in 50 ps of NVE?
+"""Energy conservation and stability of five systems in 50 ps of NVE.
 
     python benchmarks/nve_systems.py MODEL -o FOLDER [--ps 50] [--only "Au bulk"] [--frames one]
 
-Slabs of 12 atoms with their lowest layer fixed and an adsorbate, and a bulk crystal, with the lattice constants of
-datasets/metals-v1/recipes/reference-driven.yaml. A system is relaxed, starts with Maxwell–Boltzmann momenta of twice
-its temperature (half of the kinetic energy goes into the lattice), is thermalised for 1 ps (Langevin) and then left
-alone. The time step follows the lightest atom: 1 fs with H, 2 fs with C, N or O (an eighth of the shortest period in
-molecules), 4 fs for metals (a fiftieth of theirs). Precision and frames are what a user gets by default,
-unless `--frames` says otherwise.
+Slabs of 12 atoms with an adsorbate and the lowest layer fixed, and a bulk crystal, with the lattice constants of
+datasets/metals-v1/recipes/reference-driven.yaml. Each system is relaxed, starts with Maxwell–Boltzmann momenta at
+twice its temperature (equipartition halves it), is thermalized for 1 ps (Langevin) and then run in NVE. The time step
+depends on the lightest atom: 1 fs with H, 2 fs with C, N or O (an eighth of the shortest period in molecules), 4 fs
+for metals (a fiftieth of theirs). Precision and frames are the defaults of the model unless `--frames` is given.
 
-Drift is the slope of a straight line through the total energy over the whole run, fluctuation the deviation from it.
-A run has blown up if the driver stopped it (temperature, energy, overlapping atoms, numbers that are not finite);
-flags say what happened to the adsorbate, which may well diffuse, react or desorb on a faithful energy surface too.
-Rows are JSON and also in FOLDER/rows.jsonl; trajectories are beside it, and a stopped benchmark goes on from them.
+The drift is the slope of a linear fit to the total energy over the whole run, the fluctuation the deviation from the
+fit. A run has failed if the driver stopped it (temperature, energy, overlapping atoms, non-finite numbers). Flags
+describe what happened to the adsorbate, which may diffuse, react or desorb on a correct energy surface, too. Rows are
+JSON and are also written to FOLDER/rows.jsonl, next to the trajectories; an interrupted benchmark is resumed from
+them.
 """
 
 import argparse
@@ -42,13 +42,13 @@ EQUILIBRATION_PS, CHUNK_PS, SAMPLE_FS = 1.0, 5.0, 20.0
 
 
 def timestep_fs(atoms: Atoms) -> float:
-    """By the lightest atom."""
+    """Time step (fs) for the lightest atom."""
     lightest = atoms.get_masses().min()
     return 1.0 if lightest < 5 else 2.0 if lightest < 20 else 4.0
 
 
 def adsorbed(metal: str, facet: str, adsorbate: str, site: str) -> Atoms:
-    """A 2 × 2 × 3 slab, its lowest layer fixed, with an adsorbate; alloys are named as in ``Cu50Pd50``."""
+    """2 × 2 × 3 slab with an adsorbate and the lowest layer fixed; alloys are named as in ``Cu50Pd50``."""
     recipe = load_recipe(RECIPE)
     pure, mixed = substrates(recipe)
     (substrate,) = (found for found in (*pure, *mixed) if found.label == metal)
@@ -61,14 +61,14 @@ def adsorbed(metal: str, facet: str, adsorbate: str, site: str) -> Atoms:
 
 
 def gold() -> Atoms:
-    """32 atoms."""
+    """Gold crystal of 32 atoms."""
     lattice = next(metal.a for metal in load_recipe(RECIPE).metals if metal.symbol == "Au")
     return bulk("Au", cubic=True, a=lattice).repeat(2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
-    """What is run, and how hot."""
+    """A system and its temperature."""
 
     build: Callable[[], Atoms]
     temperature_K: float
@@ -84,7 +84,7 @@ SYSTEMS = {
 
 
 def thermalised(system: System, calc: Any, folder: Path) -> Atoms:
-    """The system in equilibrium, with momenta; taken from the folder if it was there before."""
+    """Thermalized system with momenta; read from the folder if present."""
     path, start = folder / "equilibration.traj", system.build()
     if not path.exists():
         start = relax(start, calc, fmax=0.03, steps=200).atoms
@@ -105,13 +105,13 @@ def thermalised(system: System, calc: Any, folder: Path) -> Atoms:
 
 
 def total_energies(path: Path) -> np.ndarray:
-    """[n] potential and kinetic energy (eV/atom) of the snapshots of a trajectory."""
+    """[n] potential plus kinetic energy (eV/atom) of the snapshots of a trajectory."""
     snapshots = read_snapshots(path)
     return np.array([(a.get_potential_energy() + a.get_kinetic_energy()) / len(a) for a in snapshots])
 
 
 def line(times_ps: np.ndarray, energies: np.ndarray) -> tuple[float, float] | tuple[None, None]:
-    """Slope (meV/atom/ps) of energies (eV/atom) and deviation from the line (meV/atom); None for less than three."""
+    """Slope (meV/atom/ps) of energies (eV/atom) and deviation from the fit (meV/atom); None for fewer than three."""
     if len(energies) < 3:
         return None, None
     slope, offset = np.polyfit(times_ps, 1e3 * energies, 1)
@@ -119,7 +119,7 @@ def line(times_ps: np.ndarray, energies: np.ndarray) -> tuple[float, float] | tu
 
 
 def conserve(name: str, system: System, calc: Any, folder: Path, ps: float) -> Row:
-    """One system, all the way."""
+    """Relax, thermalize and run one system."""
     folder.mkdir(parents=True, exist_ok=True)
     start = thermalised(system, calc, folder)
     step, path = timestep_fs(start), folder / "nve.traj"
@@ -151,7 +151,7 @@ def conserve(name: str, system: System, calc: Any, folder: Path, ps: float) -> R
 
 
 def run(calc: Any, rows: Rows, names: list[str], folder: Path, ps: float) -> Iterator[Row]:
-    """Rows of the systems, those of an earlier run as they were; one that holds unknown elements is not run."""
+    """Rows of the systems, keeping rows of an earlier run; systems with untrained elements are omitted."""
     known = {row["system"]: row for row in rows.of("system")}
     for name in names:
         if name not in known:
@@ -166,7 +166,7 @@ def run(calc: Any, rows: Rows, names: list[str], folder: Path, ps: float) -> Ite
 
 
 def summary(found: list[Row]) -> Row:
-    """The largest drift and how many systems lasted."""
+    """Largest drift and number of systems that completed the run."""
     done = [row for row in found if row["row"] == "system"]
     drifts = [abs(row["drift_meV_per_atom_ps"]) for row in done if row["drift_meV_per_atom_ps"] is not None]
     whole = sum(not row["blown_up"] for row in done)
@@ -175,7 +175,7 @@ def summary(found: list[Row]) -> Row:
 
 
 def main() -> None:
-    """All systems, or those named."""
+    """Run all systems, or those selected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("-o", "--out", type=Path, required=True)

@@ -1,10 +1,11 @@
-"""Where do the optimisers of ASE end by themselves, and where under the watch of `relax`?
+"""Convergence of ASE optimizers alone and with the safeguards of `relax`.
 
     python benchmarks/optimizers.py MODEL [--one-frame] [--fmax 0.02] [--steps 500] [--lifted 1.0]
 
-Starts are those of heldout_relaxations.py, and the same with the adsorbate lifted by some Å: on the way to contact
-surfaces often curve downwards. `same_site` is where the reference ends with FIRE (starts in contact only), `odd_ends`
-counts what is desorbed, dissociated, intercalated or reconstructed in the end.
+Starts are those of heldout_relaxations.py, and the same with the adsorbate lifted by some Å: between there and contact
+the energy surface often has negative curvature. `same_site` counts relaxations that end at the site where the
+reference ends with FIRE (starts in contact only); `odd_ends` counts desorbed, dissociated, intercalated and
+reconstructed structures.
 """
 
 import argparse
@@ -26,7 +27,7 @@ OPTIMIZERS = ("BFGS", "LBFGS", "FIRE")
 
 
 def end_of(start: Atoms, calc: Calculator, optimizer: str, *, watched: bool, fmax: float, steps: int) -> Row:
-    """The last structure of a relaxation, whether it converged, and its steps."""
+    """Final structure of a relaxation, whether it converged, and its number of steps."""
     if watched:
         result = relax(start, calc, optimizer=optimizer, fmax=fmax, steps=steps)
         return {"atoms": result.atoms, "converged": result.converged, "steps": result.n_steps}
@@ -39,7 +40,7 @@ def end_of(start: Atoms, calc: Calculator, optimizer: str, *, watched: bool, fma
 def compare(
     calc: Calculator, systems: list[Row], optimizer: str, limits: Row, *, watched: bool, lifted_A: float
 ) -> Row:
-    """A row for one optimiser."""
+    """Row for one optimizer."""
     ends, same, odd = list[Row](), 0, 0
     for system in systems:
         start = from_json(system["start"])
@@ -59,13 +60,13 @@ def compare(
 
 
 def main() -> None:
-    """All optimisers, both ways, from both kinds of starts."""
+    """Run all optimizers, with and without safeguards, from both kinds of starts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--one-frame", action="store_true")
-    parser.add_argument("--fmax", type=float, default=0.02, help="eV/Å (default 0.02)")
+    parser.add_argument("--fmax", type=float, default=0.02, help="force limit in eV/Å (default 0.02)")
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--lifted", type=float, default=1.0, help="Å (default 1)")
+    parser.add_argument("--lifted", type=float, default=1.0, help="lift of the adsorbate in Å (default 1)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     frames = {"frames": "one"} if arguments.one_frame else {}

@@ -1,9 +1,10 @@
-"""Can the network learn sixteen structures by heart?
+"""Training error after fitting sixteen structures.
 
     python benchmarks/overfit.py [--epochs 1500]
 
-Rattled Cu and Pd slabs, some with oxygen, EMT energies and forces; training errors of the averaged weights at the end.
-Rows are JSON: benchmark, case, metric, value, unit.
+Rattled Cu and Pd slabs, some with oxygen, with EMT energies and forces; errors of the averaged weights on the training
+set.
+Rows are JSON with the keys benchmark, case, metric, value and unit.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from faenet_calc.training.loop import train
 
 
 def write_structures(path: Path) -> None:
-    """Sixteen slabs of two or three layers."""
+    """Write sixteen slabs of two or three layers."""
     random, structures = np.random.default_rng(0), []
     for number in range(16):
         atoms = fcc111("Cu" if number % 2 else "Pd", (1, 1 + number % 2, 2 + number % 3 // 2), vacuum=6.0)

@@ -1,16 +1,17 @@
-"""Which size of model is worth its time?
+"""Accuracy against speed of models.
 
-    python benchmarks/pareto.py metals-s metals-s:one metals-m metals-direct [--data labels.extxyz] \
+    python benchmarks/pareto.py metals-s metals-s:one metals-m metals-direct [--data labels.extxyz]
         [--json rows.jsonl] [--plot pareto.svg] [--reference metals_reference.MetalsReference]
 
-Error on held-out structures (as in heldout_errors.py; or read from its rows with `--errors rows.jsonl`, which needs the
-same names) against the CPU time of one energy-and-forces call through the ASE calculator: a 40-atom Cu(111) slab whose
-atoms move a little before every call, one thread. All models, and the reference if there is one, take turns in one
-run, so that a busy machine slows all of them alike; the median counts. A model is on the front if no other is both
-faster and more accurate in forces. A reference needs its own packages: `PYTHONPATH=scripts:.` and their environment.
+Error on held-out structures (as in heldout_errors.py, or read from its rows with `--errors rows.jsonl`, which must use
+the same model names) against the CPU time of one energy-and-forces call of the ASE calculator: a 40-atom Cu(111) slab
+whose atoms move slightly before every call, one thread. All models, and the reference if given, take turns in one
+process, so that other load affects all of them equally; the median counts. A model is on the Pareto front if no other
+model is both faster and more accurate in forces. The reference needs its own packages: `PYTHONPATH=scripts:.` in their
+environment.
 
-Prints a Markdown table; rows are JSON: benchmark, model, case, metric, value, unit; the plot is SVG, PNG or PDF, by
-its name.
+Prints a Markdown table. Rows are JSON with the keys benchmark, model, case, metric, value and unit. The suffix of the
+plot file selects SVG, PNG or PDF.
 """
 
 import argparse
@@ -45,13 +46,13 @@ ERRORS = ("energy_mae", "forces_mae")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A model in the plane of speed and error.
+    """Speed and error of a model.
 
     Attributes:
-        model: Its name.
+        model: Name of the model.
         ms: CPU time of a call (ms).
-        energy_mae: (meV/atom); NaN for the reference, whose error here is zero by definition.
-        forces_mae: (meV/Å); NaN likewise.
+        energy_mae: (meV/atom); NaN for the reference, whose error is zero by definition.
+        forces_mae: (meV/Å); NaN for the reference.
     """
 
     model: str
@@ -61,17 +62,17 @@ class Point:
 
     @property
     def measured(self) -> bool:
-        """Whether there is an error."""
+        """Whether the point has an error."""
         return math.isfinite(self.forces_mae)
 
 
 def slab() -> Atoms:
-    """40 atoms: 2 × 5 × 4."""
+    """Cu(111) slab of 40 atoms (2 × 5 × 4)."""
     return fcc111("Cu", (2, 5, 4), a=3.61, vacuum=6.0, orthogonal=False)
 
 
 def call_times(calculators: Mapping[str, Calculator], repeats: int, seed: int = 0) -> dict[str, float]:
-    """Median CPU time (ms) of energy and forces by name, all in turns."""
+    """Median CPU time (ms) of an energy-and-forces call by name; the models take turns."""
     rng, start = np.random.default_rng(seed), slab()
     times: dict[str, list[float]] = {name: [] for name in calculators}
     for turn in range(WARM_UP + repeats):
@@ -87,7 +88,7 @@ def call_times(calculators: Mapping[str, Calculator], repeats: int, seed: int = 
 
 
 def front(points: Sequence[Point]) -> list[str]:
-    """Names of the models that no other beats in both speed and force error, fastest first."""
+    """Models on the Pareto front of speed and force error, fastest first."""
     kept: list[Point] = []
     for point in sorted((p for p in points if p.measured), key=lambda p: (p.ms, p.forces_mae)):
         if not kept or point.forces_mae < kept[-1].forces_mae:
@@ -96,7 +97,7 @@ def front(points: Sequence[Point]) -> list[str]:
 
 
 def table(points: Sequence[Point], reference: str | None) -> str:
-    """A Markdown table, fastest first."""
+    """Markdown table, fastest model first."""
     best, slow = front(points), next((p.ms for p in points if p.model == reference), None)
     words = ("model", "CPU time of a call (ms)", "reference ÷ this", "E MAE (meV/atom)", "F MAE (meV/Å)", "front")
     lines = [f"| {' | '.join(words)} |", "|---" * len(words) + "|"]
@@ -122,7 +123,7 @@ def rows(points: Sequence[Point], case: str) -> list[dict[str, Any]]:
 
 
 def plot(points: Sequence[Point]) -> Figure:
-    """Force error against time, both logarithmic, with the front as a line; the reference as a vertical one."""
+    """Plot force error against time (log-log) with the Pareto front as a line and the reference as a vertical line."""
     best = front(points)
     with rc_context(STYLE):
         figure = Figure(figsize=(6.0, 4.2), layout="constrained")
@@ -167,7 +168,7 @@ def stored_errors(path: Path, names: Sequence[str]) -> dict[str, dict[str, float
 
 
 def measured_errors(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Model → metric → value, all on the same structures."""
+    """Model → metric → value, for all models on the same structures."""
     candidates = [candidate(name, arguments.data, "cpu") for name in arguments.models]
     indices = common(candidates, arguments.split, arguments.limit)
     return {one.name: metrics(model_errors(one.potential, one.dataset, indices, one.frames)) for one in candidates}
@@ -193,8 +194,8 @@ def parser() -> argparse.ArgumentParser:
     where = result.add_mutually_exclusive_group()
     where.add_argument("--data", type=Path, nargs="+", default=[HELDOUT])
     where.add_argument("--errors", type=Path, help="rows of heldout_errors.py")
-    result.add_argument("--split", help="word of the structures that count; default: heldout where there are some")
-    result.add_argument("--limit", type=int, help="at most so many structures, evenly spread")
+    result.add_argument("--split", help="split to evaluate (default: heldout, if present)")
+    result.add_argument("--limit", type=int, help="maximum number of structures, taken evenly")
     result.add_argument("--reference", metavar="MODULE.CLASS")
     result.add_argument("--repeats", type=int, default=15)
     result.add_argument("--json", type=Path)
@@ -203,7 +204,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Errors, then times."""
+    """Measure errors, then times."""
     arguments = parser().parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()

@@ -1,22 +1,22 @@
-"""How does PyG's SchNet do on the same data with the same budget?
+"""SchNet of PyG on the same data with the same budget.
 
     python benchmarks/peer_schnet.py TRAIN VAL TEST --time-limit 1800 --threads 1 --out runs/schnet
     python benchmarks/peer_schnet.py --config pretrained/co2-ni100/train.yaml --time-limit 466 --out runs/schnet
 
-The second form takes everything from the settings of one of our runs: data and split, loss, batch size, schedule,
-averaging of weights, validation, threads and time limit (data files as seen from the current folder; `--set
-data.train=[...]` names others). Both train `torch_geometric.nn.models.SchNet` on energies, forces and, where our run
-does, stress.
+The second form takes all settings from a faenet-calc run: data and split, loss, batch size, schedule, averaging of
+weights, validation, threads and time limit (paths are relative to the current folder; `--set data.train=[...]` selects
+other files). Both train `torch_geometric.nn.models.SchNet` on energies, forces and, if the run does, stress.
 
-What is the same: training, validation and test sets, element references and energy scale, forces = -dE/dx, loss and its
-weights, about 120 atoms per step, optimiser, warm-up and cosine schedule, averaged weights, choice of the best by
-validation. What is SchNet's own: network (`--interactions`, `--hidden`, `--filters`, `--gaussians`), cutoff and highest
-learning rate, by default what did best for it in short runs. Edges come from our periodic neighbour list, without a
-cap: PyG's own `radius_graph` knows no cell and takes 32 neighbours at most.
+Identical: training, validation and test sets, element references and energy scale, forces = -dE/dx, loss and its
+weights, about 120 atoms per step, optimizer, warm-up and cosine schedule, averaged weights, selection of the best
+weights by validation. Specific to SchNet: network (`--interactions`, `--hidden`, `--filters`, `--gaussians`), cutoff
+and maximum learning rate; the defaults were the best in short runs. Edges come from the periodic neighbor list of
+faenet-calc, without a limit on their number: PyG's `radius_graph` ignores the cell and returns at most 32 neighbors.
 
-The budget is `--time-limit` × `--threads` seconds of CPU time (wall time on a GPU), however busy the machine is.
-OUT gets schnet.safetensors (a MODEL for heldout_errors.py and pareto.py), errors.jsonl (rows as in heldout_errors.py,
-test set) and training.json. The table shows the test errors beside the mean predictor and, with `--beside MODEL`, ours.
+The budget is `--time-limit` × `--threads` seconds of CPU time (wall time on a GPU). OUT receives schnet.safetensors
+(usable as MODEL in heldout_errors.py and pareto.py), errors.jsonl (rows as in heldout_errors.py, test set) and
+training.json. The table shows the test errors next to the baseline and, with `--beside MODEL`, those of faenet-calc
+models.
 """
 
 import argparse
@@ -59,7 +59,7 @@ NAME = "PyG SchNet"
 
 
 def settings(arguments: argparse.Namespace) -> TrainConfig:
-    """Those of our run, with the data, the cutoff and the learning rate of the peer."""
+    """Settings of a faenet-calc run with the data, cutoff and learning rate of the peer."""
     changes = [*arguments.set, f"model.cutoff={arguments.cutoff}", f"optim.lr={arguments.lr}"]
     if arguments.sets:
         if len(arguments.sets) != 3:
@@ -75,7 +75,7 @@ def settings(arguments: argparse.Namespace) -> TrainConfig:
 
 
 def build(prepared: Prepared, size: SchNetSize, device: torch.device) -> SchNetPotential:
-    """SchNet with random weights and the normalisation that our own network gets."""
+    """SchNet with random weights and the normalization of a faenet-calc network."""
     ours = prepared.potential.config
     torch.manual_seed(prepared.config.run.seed)
     potential = SchNetPotential(
@@ -89,7 +89,7 @@ def build(prepared: Prepared, size: SchNetSize, device: torch.device) -> SchNetP
 
 
 def compare(potential: SchNetPotential, prepared: Prepared, recipe: Path, beside: list[str]) -> list[GroupErrors]:
-    """Errors on the test set (the validation set if there is none) of SchNet, models of ours and the mean predictor."""
+    """Errors of SchNet, other models and the baseline on the test set (validation set if there is none)."""
     made_by, train = load_recipe(recipe), prepared.train
     name = "val" if prepared.test is None else "test"
     part = prepared.test or prepared.val
@@ -110,7 +110,7 @@ def compare(potential: SchNetPotential, prepared: Prepared, recipe: Path, beside
 
 
 def report(out: Path, fitted: Fitted, prepared: Prepared, size: SchNetSize, budget_s: float) -> None:
-    """Write how the training went, with every setting."""
+    """Write a summary of the training with all settings."""
     sets = {"train": prepared.train, "val": prepared.val, "test": prepared.test}
     described = {
         "network": NAME,
@@ -125,28 +125,30 @@ def report(out: Path, fitted: Fitted, prepared: Prepared, size: SchNetSize, budg
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Command-line parser."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("sets", nargs="*", metavar="FILE", help="TRAIN VAL TEST")
-    result.add_argument("--config", type=Path, help="settings of one of our runs")
+    result.add_argument("--config", type=Path, help="configuration of a faenet-calc run")
     result.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
-    result.add_argument("--time-limit", type=float, metavar="SECONDS", help="default: that of the settings")
-    result.add_argument("--threads", type=int, help="default: those of the settings, or 1")
+    result.add_argument("--time-limit", type=float, metavar="SECONDS", help="default: from the configuration")
+    result.add_argument("--threads", type=int, help="default: from the configuration, or 1")
     result.add_argument("--out", type=Path, required=True)
     result.add_argument("--lr", type=float, default=LR)
-    result.add_argument("--cutoff", type=float, default=CUTOFF, help="Å")
+    result.add_argument("--cutoff", type=float, default=CUTOFF, help="cutoff in Å")
     result.add_argument("--hidden", type=int, default=SIZE.hidden_channels)
     result.add_argument("--filters", type=int, default=SIZE.num_filters)
     result.add_argument("--interactions", type=int, default=SIZE.num_interactions)
     result.add_argument("--gaussians", type=int, default=SIZE.num_gaussians)
-    result.add_argument("--beside", nargs="*", default=[], metavar="MODEL", help="models of ours for the table")
-    result.add_argument("--recipe", type=Path, default=RECIPE, help="whose rules say why a system is held out")
+    result.add_argument(
+        "--beside", nargs="*", default=[], metavar="MODEL", help="faenet-calc models to add to the table"
+    )
+    result.add_argument("--recipe", type=Path, default=RECIPE, help="recipe with the held-out rules")
     result.add_argument("--device")
     return result
 
 
 def main() -> None:
-    """Train, test, write."""
+    """Train, evaluate and write the results."""
     arguments = parser().parse_args()
     config = settings(arguments)
     limit = arguments.time_limit or config.run.time_limit_s

@@ -1,21 +1,22 @@
-"""How far are lattice constants, bulk moduli and vibrations of a model from those of the reference?
+"""Lattice constants, bulk moduli and vibrations of a model against those of the reference.
 
     python benchmarks/properties.py compare MODEL
     PYTHONPATH=scripts python benchmarks/properties.py reference -o properties.jsonl
 
-`compare` needs the model only (float64, as finite differences want it) and takes the properties all of whose elements
-the model was trained on; those of the reference are stored in benchmarks/data/metals-properties.jsonl (`--reference`
-takes another file). `reference` makes such a file with the labelling calculator of the recipe
-(datasets/metals-v1/recipes/reference-driven.yaml: nequix and chgnet), a line per property; run again, it goes on.
+`compare` needs only the model (float64, for finite differences) and uses the properties whose elements the model was
+trained on. The reference values are stored in benchmarks/data/metals-properties.jsonl (`--reference` selects another
+file). `reference` computes such a file with the labelling calculator of the recipe
+(datasets/metals-v1/recipes/reference-driven.yaml: nequix and chgnet), one line per property; an interrupted run is
+resumed.
 
-bulk     The metals of the recipe: the cell is relaxed, then scaled by ±2 % in seven steps; lattice constants (Å) and
-         bulk modulus (GPa) from a Birch–Murnaghan fit. For hcp, c/a stays that of the relaxed cell.
+bulk     Metals of the recipe: the cell is relaxed and scaled by ±2 % in seven steps; lattice constants (Å) and bulk
+         modulus (GPa) from a Birch–Murnaghan fit. For hcp, c/a is kept at its relaxed value.
 gas      Frequencies (cm⁻¹) of molecules, without translations and rotations.
 surface  Frequencies of H, O (fcc hollow) and CO (on top) on Cu(111) and Pt(111), 2 × 2 × 3 slabs with the lowest layer
-         fixed; slab atoms rest, so an adsorbate of n atoms has 3n modes.
+         fixed; slab atoms are kept at rest, so that an adsorbate of n atoms has 3n modes.
 
-Frequencies are from central differences of ±0.01 Å around each calculator's own minimum (0.01 eV/Å), compared in
-ascending order, imaginary ones as negative numbers.
+Frequencies are from central differences of ±0.01 Å around the minimum of each calculator (0.01 eV/Å) and are compared
+in ascending order, with imaginary ones as negative numbers.
 """
 
 import argparse
@@ -50,7 +51,7 @@ ADSORBATES = {"H": ("fcc", 0.9), "O": ("fcc", 1.2), "CO": ("ontop", 1.9)}  # sit
 
 
 def items(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Kind and name of everything that is measured, as far as the recipe's own systems reach."""
+    """Kind and name of all items, for the systems of the recipe."""
     metals = {metal.symbol for metal in recipe.metals}
     yield from (("bulk", metal.symbol) for metal in recipe.metals)
     yield from (("gas", name) for name in MOLECULES if name in recipe.gas)
@@ -60,7 +61,7 @@ def items(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def structure(recipe: Recipe, kind: str, name: str) -> Atoms:
-    """Where the measurement of an item starts."""
+    """Initial structure of an item."""
     pure = {substrate.name: substrate for substrate in substrates(recipe)[0]}
     if kind == "bulk":
         return bulk_cell(pure[name], np.random.default_rng(0))
@@ -71,7 +72,7 @@ def structure(recipe: Recipe, kind: str, name: str) -> Atoms:
 
 
 def adsorbed(substrate: Substrate, adsorbate: str, vacuum: float) -> Atoms:
-    """A slab with an upright adsorbate exactly at its site."""
+    """Slab with an upright adsorbate exactly at its site."""
     surface = slab(substrate, "fcc111", (2, 2, 3), vacuum, np.random.default_rng(0))
     z = surface.positions[:, 2]
     surface.set_constraint(FixAtoms(mask=z < z.min() + 0.5))
@@ -84,7 +85,7 @@ def adsorbed(substrate: Substrate, adsorbate: str, vacuum: float) -> Atoms:
 
 
 def measure(recipe: Recipe, kind: str, name: str, calc: Calculator) -> Row:
-    """The numbers of one item."""
+    """Properties of one item."""
     atoms = structure(recipe, kind, name)
     if kind == "bulk":
         return bulk_numbers(atoms, calc)
@@ -131,7 +132,7 @@ def frequencies(atoms: Atoms, calc: Calculator, indices: list[int]) -> list[floa
 
 
 def run_reference(recipe: Recipe, calc: Calculator, path: Path | None) -> Rows:
-    """Measure all items that the file does not have yet."""
+    """Measure all items missing in the file."""
     words = {"recipe": recipe.name, "calculator": recipe.calculator.name}
     rows = Rows(path, {"row": "header", **words})
     done = {(row["row"], row["name"]) for row in rows.rows[1:]}
@@ -143,7 +144,7 @@ def run_reference(recipe: Recipe, calc: Calculator, path: Path | None) -> Rows:
 
 
 def compare(recipe: Recipe, calc: Any, reference: Rows) -> Row:
-    """Measure with a model, print a row for each item, and summarise."""
+    """Measure with a model, print a row for each item, and summarize."""
     trained, left_out = set(calc.trained_elements), []
     errors: dict[str, list[tuple[float, float]]] = {}  # metric → (error, true value)
     for row in reference.rows[1:]:
@@ -169,7 +170,7 @@ def compare(recipe: Recipe, calc: Any, reference: Rows) -> Row:
 
 
 def differences(kind: str, found: Row, true: Row) -> Iterator[tuple[str, float, float]]:
-    """Metric, error and true value of every number of an item."""
+    """Metric, error and reference value of every number of an item."""
     if kind == "bulk":
         for key in ("a", "c"):
             if true[key] is not None:
@@ -181,7 +182,7 @@ def differences(kind: str, found: Row, true: Row) -> Iterator[tuple[str, float, 
 
 
 def main() -> None:
-    """Run one phase."""
+    """Run one command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     phases = parser.add_subparsers(dest="phase", required=True)
     first, second = phases.add_parser("reference"), phases.add_parser("compare")

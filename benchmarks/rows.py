@@ -1,4 +1,4 @@
-"""Results of benchmarks as rows: one JSON object a line, appended as they come, so that a stopped run can go on."""
+"""Result rows of benchmarks: one JSON object per line, appended at once so that interrupted runs can be resumed."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ Row = dict[str, Any]
 
 
 class Rows:
-    """A file of rows that only grows; with no path, a list in memory.
+    """Append-only file of rows; without a path, a list in memory.
 
     Args:
-        path: Its folder is made. A last line that a kill has cut is left out and overwritten.
-        header: First row of a new file; an existing file must begin with the same one.
+        path: File; its folder is created. A truncated last line is dropped and overwritten.
+        header: First row of a new file; an existing file must begin with the same row.
 
     Raises:
         SystemExit: The file belongs to other settings.
@@ -39,7 +39,7 @@ class Rows:
             self.append(header)
 
     def append(self, row: Row) -> None:
-        """Add a row and write it at once."""
+        """Append a row and write it immediately."""
         self.rows.append(row)
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,13 +52,13 @@ class Rows:
 
 
 def model_words(model: str) -> Row:
-    """Name or path of a model, and a digest of its weights: rows of other weights do not mix."""
+    """Name or path of a model and the digest of its weights, so that rows of different weights are not mixed."""
     path = shipped.path(model) if model in shipped.names() else Path(model)
     return {"model": model, "weights": weights_digest(path.read_bytes())}
 
 
 def weights_digest(checkpoint: bytes) -> str:
-    """Twelve digits of the sha256 of all tensors of a .safetensors file; what else it says may change."""
+    """First twelve hexadecimal digits of the sha256 of all tensors of a .safetensors file, ignoring its metadata."""
     digest = hashlib.sha256()
     for name, values in sorted(safetensors.numpy.load(checkpoint).items()):
         digest.update(name.encode() + values.tobytes())
@@ -71,12 +71,12 @@ def show(row: Row) -> None:
 
 
 def progress(**words: Any) -> None:
-    """Say how far a run is, on stderr."""
+    """Print progress to stderr."""
     print(json.dumps(words), file=sys.stderr, flush=True)
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
-    """Numbers in nested lists and dicts with so many digits after the point."""
+    """Round the numbers in nested lists and dicts."""
     if isinstance(value, dict):
         return {key: rounded(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,16 +1,15 @@
-"""Did two relaxations of an adsorbate end at the same site?
+"""Comparison of the adsorption sites at which two relaxations end.
 
-Equivalent sites count as the same: every symmetry of the ideal slab (rotations, mirrors and translations of its plane
-that map all layers, species included, onto themselves) is tried. Under one and the same symmetry both must hold:
+Equivalent sites are the same site: every symmetry of the ideal slab (rotations, mirrors and in-plane translations that
+map all layers, including species, onto themselves) is tried. Both conditions must hold under the same symmetry:
 
-- the binding atom (of the reference: the atom other than H that is nearest to the metal; H only if there is nothing
-  else) and an atom of the same element in the other structure are less than 0.5 Å apart in the plane. Neighbouring
-  high-symmetry sites are further apart (bridge and hollow of Cu(111): 0.74 Å). All layers are mapped, so fcc and hcp
-  hollows are different sites.
-- they bind the same slab atoms. Distances are measured in sums of covalent radii, x = d / (r_i + r_j): an atom with
-  x < 1.2 in one structure must have x < 1.45 in the other. With a single limit, a site whose third neighbour happens to
-  be close to it would differ from itself. Bonds are named by element, so equivalent atoms (the O of HCOO) may be
-  swapped, and upright and flat molecules differ.
+- The binding atom (the non-H atom of the reference that is nearest to the metal; H only if there is no other) and an
+  atom of the same element in the other structure are less than 0.5 Å apart in the plane. Neighboring high-symmetry
+  sites are further apart (bridge and hollow of Cu(111): 0.74 Å). All layers are mapped, so fcc and hcp hollows differ.
+- They bind to the same slab atoms. Distances are measured in sums of covalent radii, x = d / (r_i + r_j): an atom with
+  x < 1.2 in one structure must have x < 1.45 in the other. The two limits keep a site whose third neighbor is close to
+  the limit from differing from itself. Bonds are compared by element, so that equivalent atoms (the O of HCOO) may be
+  swapped, while upright and flat molecules differ.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ Bonds = set[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Symmetry:
-    """In fractions of the plane's cell: ``f @ turn + shift`` [2]; slab atom i goes to where ``image[i]`` was."""
+    """In fractional coordinates of the plane: ``f @ turn + shift`` [2]; slab atom i moves to where ``image[i]`` was."""
 
     turn: NDArray[np.int64]
     shift: FloatArray
@@ -41,11 +40,11 @@ class Symmetry:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteMatch:
-    """How two final structures compare.
+    """Result of comparing two final structures.
 
     Attributes:
-        lateral_A: Distance of the binding atoms in the plane, under the best symmetry.
-        same_bonds: Whether the same slab atoms are bound, under that symmetry.
+        lateral_A: In-plane distance (Å) of the binding atoms under the best symmetry.
+        same_bonds: Whether the same slab atoms are bound under that symmetry.
     """
 
     lateral_A: float
@@ -53,12 +52,12 @@ class SiteMatch:
 
     @property
     def same(self) -> bool:
-        """Both hold."""
+        """Whether both conditions hold."""
         return self.same_bonds and self.lateral_A < LATERAL_A
 
 
 def symmetries(slab: Atoms) -> list[Symmetry]:
-    """All of an ideal slab that is periodic along its first two cell vectors, which lie in the plane."""
+    """Symmetries of an ideal slab whose first two cell vectors are periodic and lie in the plane."""
     cell = slab.cell.array[:2, :2]
     metric = cell @ cell.T
     fractional, z = _fractional(slab.positions, cell), slab.positions[:, 2]

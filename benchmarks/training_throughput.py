@@ -1,15 +1,15 @@
-"""How much faster is training than upstream-style training of the same network?
+"""Training throughput against upstream-style training of the same network.
 
     python benchmarks/training_throughput.py [--structures 96] [--repeats 3] [--frames stochastic all] [-o FILE]
 
-Both sides train the paper's S2EF network from the same weights on the same adsorbate slabs, one CPU thread each. They
-are two processes, because one of the differences is how a process keeps its memory, and do a step in turns; CPU time is
-what counts. ``upstream_style.py`` says what the other side is; before anything is timed, the two are compared: the same
-weights must give the same energies and forces, or the run ends.
+Both sides train the paper's S2EF network from the same weights on the same adsorbate slabs, with one CPU thread each.
+They run in two processes, because memory management is one of the differences, and take steps in turns; CPU time
+counts. ``upstream_style.py`` describes the other side. Before timing, the energies and forces of both sides are
+compared, and the benchmark stops if they differ.
 
-The S2EF recipe's loss has energies, direct forces and the conservation term (direct force against -dE/dx as a
-constant); its frames are stochastic. The loss without that term is timed too: upstream computes -dE/dx all the same.
-Rows are JSON: benchmark, case, metric, value, unit.
+The loss of the S2EF recipe has energies, direct forces and the conservation term (direct force against -dE/dx as a
+constant), with stochastic frames. The loss without that term is timed as well; upstream computes -dE/dx in either case.
+Rows are JSON with the keys benchmark, case, metric, value and unit.
 """
 
 import argparse
@@ -46,7 +46,7 @@ Step = Callable[[], None]
 
 
 def slabs(n: int) -> list[Atoms]:
-    """Adsorbate slabs of the size of OC20 systems (48 metal atoms), with made-up labels."""
+    """Adsorbate slabs of the size of OC20 systems (48 metal atoms) with artificial labels."""
     draw, structures = np.random.default_rng(0), []
     for _ in range(n):
         atoms = fcc111("Cu", (4, 3, 4), vacuum=10.0)
@@ -62,7 +62,7 @@ def slabs(n: int) -> list[Atoms]:
 
 
 def labelled(potential: Potential, structures: list[Atoms]) -> list[LabelledGraph]:
-    """Graphs with labels, as the cache of a run holds them; only atoms that the network keeps count as free."""
+    """Graphs with labels as stored in the cache of a run; only atoms kept by the network count as free."""
     return [
         LabelledGraph(
             graph=potential.graph(atoms),
@@ -77,7 +77,7 @@ def labelled(potential: Potential, structures: list[Atoms]) -> list[LabelledGrap
 
 
 def our_step(potential: Potential, structures: list[Atoms], mode: str, settings: LossConfig) -> Step:
-    """A step as ``training/loop.py`` does it: stored graphs, one pass for all frames."""
+    """Step as in ``training/loop.py``: cached graphs, one pass for all frames."""
     potential.train().requires_grad_(True)
     parameters = list(potential.model.parameters())
     loss, optimizer = Loss(settings, potential.config.forces), torch.optim.AdamW(parameters, lr=1e-4, fused=True)
@@ -96,7 +96,7 @@ def our_step(potential: Potential, structures: list[Atoms], mode: str, settings:
 
 
 def upstream_step(potential: Potential, structures: list[Atoms], mode: str, settings: LossConfig) -> Step:
-    """A step in upstream's style, see ``upstream_style.py``."""
+    """Step in the style of upstream, see ``upstream_style.py``."""
     random.seed(0)
     cutoff, max_neighbors = potential.cutoff, potential.config.graph.max_neighbors
     model = upstream_style.UpstreamStyle(potential.model).train().requires_grad_(True)
@@ -118,7 +118,7 @@ def upstream_step(potential: Potential, structures: list[Atoms], mode: str, sett
 
 
 def compare(potential: Potential, other: Potential, atoms: Atoms) -> float:
-    """Largest relative difference of energy, direct and gradient forces between our side and ``other`` on theirs."""
+    """Largest relative difference in energy, direct and gradient forces between the two sides."""
     ours = potential.evaluate(potential.graph(atoms), frames="all", forces="both")
     sample = upstream_style.sample(atoms, potential.cutoff, potential.config.graph.max_neighbors, "all")
     model = upstream_style.UpstreamStyle(copy.deepcopy(other.model)).eval()
@@ -130,7 +130,7 @@ def compare(potential: Potential, other: Potential, atoms: Atoms) -> float:
 
 
 def serve(connection: Connection, side: str, n: int, mode: str, settings: LossConfig) -> None:
-    """A process that does a step whenever it is asked to and answers with its CPU time (s)."""
+    """Process that takes a step on request and returns its CPU time (s)."""
     torch.set_num_threads(1)
     if side == "ours":
         keep_freed_memory()
@@ -142,7 +142,7 @@ def serve(connection: Connection, side: str, n: int, mode: str, settings: LossCo
 
 
 def rates(n: int, mode: str, settings: LossConfig, repeats: int) -> dict[str, float]:
-    """Side → samples per CPU second, from the median of steps that are done in turns."""
+    """Side → samples per CPU second, from the median of steps taken in turns."""
     context = multiprocessing.get_context("spawn")
     ends: dict[str, Connection] = {}
     times: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--structures", type=int, default=96)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--frames", nargs="+", choices=["stochastic", "all"], default=["stochastic", "all"])
-    parser.add_argument("-o", "--output", type=Path, help="rows are written here too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     rows: list[dict[str, object]] = []
 

@@ -1,14 +1,16 @@
-"""Training of a paper network the way upstream does it: the other side of ``training_throughput.py``.
+"""Training of a paper network in the style of upstream, for ``training_throughput.py``.
 
-Written from what upstream's code does, with its own tools (PyG ``Data``, ``Batch``, ``MessagePassing``, ``GraphNorm``):
+Follows what the upstream code does, with the same libraries (PyG ``Data``, ``Batch``, ``MessagePassing``,
+``GraphNorm``):
 
-- every time a sample is drawn: neighbour list, atoms of tag 0 removed, principal axes, positions and cells in all of
-  its frames, of which one is picked at random (or all are kept);
-- a pass per frame, on a deep copy of the batch; filters from the concatenation [e, h_j, h_i] on every edge;
-- in training mode -dE/dx in every pass, with ``create_graph=True``, used as a constant;
-- AdamW as torch makes it by default, memory as glibc manages it by default.
+- for every sample drawn: neighbor list, removal of tag-0 atoms, principal axes, positions and cells in all frames, of
+  which one is chosen at random (or all are kept);
+- one pass per frame on a deep copy of the batch; filters from the concatenation [e, h_j, h_i] on every edge;
+- in training mode, -dE/dx in every pass with ``create_graph=True``, used as a constant;
+- torch's default AdamW and glibc's default memory management.
 
-It has no slowness of its own: neighbour lists come from the same library as ours, and everything is in float32.
+Nothing is slowed down on purpose: neighbor lists come from the library that faenet-calc uses, and everything is
+float32.
 """
 
 import copy
@@ -31,7 +33,7 @@ FLIPS = [torch.diag(torch.tensor([a, b, 1.0])) for a, b in itertools.product([1.
 
 
 def sample(atoms: Atoms, cutoff: float, max_neighbors: int | None, mode: str) -> Data:
-    """A structure as upstream's data set hands it out, with frames ``mode`` "stochastic" or "all"."""
+    """Structure as returned by upstream's data set, with frames ``mode`` "stochastic" or "all"."""
     edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, cutoff, max_neighbors=max_neighbors)
     tags = torch.tensor(atoms.get_tags())
     kept, row = tags != 0, torch.cumsum((tags != 0).long(), 0) - 1
@@ -53,7 +55,7 @@ def sample(atoms: Atoms, cutoff: float, max_neighbors: int | None, mode: str) ->
 
 
 def with_frames(data: Data, mode: str) -> Data:
-    """Positions, cells and rotations of the sample in its frames: principal axes in the plane and their signs."""
+    """Positions, cells and rotations of a sample in its frames: in-plane principal axes and their signs."""
     centred = data.pos - data.pos.mean(dim=0)
     values, axes = torch.linalg.eigh(centred[:, :2].T @ centred[:, :2])
     basis = torch.eye(3)
@@ -68,7 +70,7 @@ def with_frames(data: Data, mode: str) -> Data:
 
 
 class Block(MessagePassing):
-    """An updownscale_base interaction with the weights of one of ours."""
+    """Interaction block updownscale_base with the weights of a faenet-calc block."""
 
     def __init__(self, ours: Interaction) -> None:
         super().__init__(aggr="add")
@@ -92,7 +94,7 @@ class Block(MessagePassing):
 
 
 class UpstreamStyle(nn.Module):
-    """A network of the paper's S2EF kind with the weights of one of ours."""
+    """S2EF network of the paper with the weights of a faenet-calc network."""
 
     def __init__(self, ours: FAENet) -> None:
         super().__init__()
@@ -135,7 +137,7 @@ class UpstreamStyle(nn.Module):
 
 
 def collate(samples: list[Data]) -> Batch:
-    """A batch; frame k of all samples together."""
+    """Batch in which frame k of all samples is evaluated together."""
     names = ("fa_pos", "fa_cell", "fa_rot")
     frames = {name: [torch.cat(parts) for parts in zip(*(s[name] for s in samples), strict=True)] for name in names}
     batch = Batch.from_data_list(samples, exclude_keys=list(names))

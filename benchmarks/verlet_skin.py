@@ -1,8 +1,8 @@
-"""What does the Verlet skin save, and does it change the trajectory?
+"""Effect of the Verlet skin on speed and on the trajectory.
 
     python benchmarks/verlet_skin.py [--steps 200] [--checkpoint tests/data/emt-copper.safetensors]
 
-NVE of a copper slab at 300 K with skin 0, 0.5 and 1 Å, one thread, steps per CPU second; rows are JSON.
+NVE of a copper slab at 300 K with a skin of 0, 0.5 and 1 Å, one thread, in steps per CPU second. Rows are JSON.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from faenet_calc import FAENetCalculator
 
 
 def run(checkpoint: str, size: tuple[int, int, int], skin: float, steps: int) -> tuple[np.ndarray, float, int]:
-    """Positions after the run, steps per CPU second and the number of neighbour searches."""
+    """Positions after the run, steps per CPU second and number of neighbor searches."""
     atoms = fcc111("Cu", size, a=3.6, vacuum=6.0, periodic=True)
     atoms.calc = FAENetCalculator(checkpoint, device="cpu", frames="one", skin=skin)
     spread = np.sqrt(atoms.get_masses() * units.kB * 600)[:, None]

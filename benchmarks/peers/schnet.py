@@ -1,8 +1,8 @@
-"""PyG's SchNet behind the interface of our potentials.
+"""SchNet of PyG with the interface of a faenet-calc potential.
 
-Only the network differs: graphs (our periodic neighbour list; SchNet's own `radius_graph` knows no cell), element
-references, scale, forces = -dE/dx and stress are those of :class:`faenet_calc.Potential`, in one frame that SchNet
-does not look at, since it sees distances only. Its sums over atoms are in float64 like ours.
+Only the network differs. Graphs (the periodic neighbor list; SchNet's `radius_graph` ignores the cell), element
+references, scale, forces = -dE/dx and stress are those of :class:`faenet_calc.Potential`, with a single frame that has
+no effect, since SchNet depends on distances only. Sums over atoms are in float64.
 """
 
 import json
@@ -32,7 +32,7 @@ MAX_Z = 99  # rows of SchNet's embedding minus one
 
 @dataclass(frozen=True, kw_only=True)
 class SchNetSize:
-    """Width and depth of SchNet, in PyG's words and with PyG's defaults."""
+    """Width and depth of SchNet, with the names and defaults of PyG."""
 
     hidden_channels: int = 128
     num_filters: int = 128
@@ -41,23 +41,23 @@ class SchNetSize:
 
 
 class GivenEdges:
-    """An interaction graph for SchNet that returns the edges it was given.
+    """Interaction graph for SchNet that returns given edges.
 
     Attributes:
-        edge_index: [2, n_edges] rows [neighbour, centre].
-        distances: [n_edges] (Å), with the periodic image already chosen.
+        edge_index: [2, n_edges] rows [neighbor, center].
+        distances: [n_edges] (Å), of the periodic images chosen by the neighbor list.
     """
 
     def __init__(self) -> None:
         self.edge_index, self.distances = torch.empty(2, 0, dtype=torch.long), torch.empty(0)
 
     def __call__(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """What SchNet asks for; positions and batch are not needed."""
+        """Edges as SchNet expects them; positions and batch are ignored."""
         return self.edge_index, self.distances
 
 
 class SchNetNetwork(nn.Module):
-    """SchNet with the call of our own network."""
+    """SchNet with the call signature of FAENet."""
 
     decoder = None
     has_atom_energies = True
