@@ -1,9 +1,9 @@
 """The door and the command line: names, what an import costs, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import click
 import pytest
@@ -50,19 +50,45 @@ def test_help_is_light():
     assert "HEAVY []" in _python("-c", script).stdout
 
 
-def test_help_lists_every_command():
+def commands_in_files(repository) -> set[str]:
+    """The modules of the command line that define a command of the outermost group."""
+    files = [file for file in (repository / "faenet_calc" / "cli").glob("*.py") if "_" not in file.stem]
+    return {file.stem for file in files if re.search(r"^def command\(", file.read_text(), re.M)}
+
+
+def test_help_lists_every_command(repository):
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
-    present = [name for name in COMMANDS if find_spec(f"faenet_calc.cli.{name}")]
-    assert main.list_commands(None) == present
-    for name in present:
-        assert COMMANDS[name] in result.output
+    listed = re.findall(r"^  (\w+) +(\S.*)$", result.output.partition("Commands:\n")[2], re.M)
+    assert {name for name, _ in listed} == commands_in_files(repository) >= {"predict", "relax", "md", "train", "data"}
+    for name, text in listed:
+        assert COMMANDS[name].startswith(text), "the line in the listing was cut"
 
 
 def test_every_command_explains_itself():
     for name in main.list_commands(None):
         result = CliRunner().invoke(main, [name, "--help"])
         assert result.exit_code == 0, f"{name}: {result.output}"
+
+
+def options_of(command: click.Command, path: str) -> dict[str, str]:
+    """Every option of a command and its subcommands, with its help text."""
+    found = {f"{path} {p.opts[-1]}": p.help or "" for p in command.params if isinstance(p, click.Option)}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(None):
+            found |= options_of(command.get_command(None, name), f"{path} {name}")
+    return found
+
+
+def test_every_option_is_explained_by_a_complete_phrase():
+    texts = options_of(main, "faenet-calc")
+    assert len(texts) > 100
+    wrong = {}
+    for option, text in texts.items():
+        phrase = text.partition("  [default: ")[0]
+        if not re.fullmatch(r"[A-Z].*\.", phrase, re.S) or len(phrase.split()) < 2:
+            wrong[option] = text
+    assert wrong == {}
 
 
 def test_version():
@@ -86,13 +112,14 @@ def lazy_app(tmp_path, monkeypatch):
 
 def test_commands_are_imported_when_invoked(lazy_app):
     listing = CliRunner().invoke(lazy_app, ["--help"])
-    assert listing.exit_code == 0 and "Cannot." in listing.output and "Not written." not in listing.output
+    assert listing.exit_code == 0 and "Cannot." in listing.output and "Not written." in listing.output
     assert "lazy_commands.good" not in sys.modules and "lazy_commands.broken" not in sys.modules
     good = CliRunner().invoke(lazy_app, ["good"])
     assert good.exit_code == 0 and good.output == "done\n"
     broken = CliRunner().invoke(lazy_app, ["broken"])
     assert broken.exit_code == 1 and "no such library" in broken.stderr and "Traceback" not in broken.stderr
-    assert CliRunner().invoke(lazy_app, ["absent"]).exit_code == 2
+    assert CliRunner().invoke(lazy_app, ["absent"]).exit_code == 1, "listed, but the module does not exist"
+    assert CliRunner().invoke(lazy_app, ["unknown"]).exit_code == 2
 
 
 @pytest.fixture
@@ -129,7 +156,10 @@ def _raise(error):
     [
         (InputError("cell is singular"), 2, "Error: cell is singular"),
         (FileNotFoundError(2, "No such file", "x.xyz"), 2, "x.xyz"),
-        (RuntimeError("out of memory"), 1, "Error: RuntimeError: out of memory"),
+        (PermissionError(13, "Permission denied", "out.xyz"), 2, "Error: out.xyz: Permission denied"),
+        (OSError(28, "No space left on device", "out.xyz"), 1, "Error: out.xyz: No space left on device"),
+        (RuntimeError("out of memory"), 1, "Error: out of memory (RuntimeError); -v shows the traceback"),
+        (AssertionError(), 1, "Error: no message (AssertionError); -v shows the traceback"),
         (click.UsageError("bad option"), 2, "bad option"),
     ],
 )

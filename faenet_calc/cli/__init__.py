@@ -2,11 +2,11 @@
 
 In: arguments and files. Out: printed results, files and an exit code. May import every other folder.
 
-A command `x` lives in `faenet_calc/cli/x.py` and exposes `command`, a click command. `COMMANDS` holds its line in the
-`--help` listing, so that listing imports no command; its module is imported when it is invoked.
+A command `x` is the attribute `command` of `faenet_calc/cli/x.py`. `COMMANDS` holds its line in the `--help` listing,
+so that the listing imports no command; the module is imported when the command is invoked.
 
-Exit codes: 0 done; 1 failure; 2 bad input (click's usage errors, `InputError`, a missing file); 3 ran but not
-converged, which a command says with `ctx.exit(3)`.
+Exit codes: 0 done; 1 failure; 2 invalid input (usage errors, `InputError`, a missing file); 3 ran, but not converged or
+outside the model's domain.
 """
 
 import click
@@ -17,15 +17,15 @@ from faenet_calc.cli.options import verbosity_options
 from faenet_calc.memory import keep_freed_memory
 
 COMMANDS = {
-    "predict": "Energies, forces and stresses of structures.",
-    "relax": "Relax structures (atoms, optionally the cell).",
-    "md": "Molecular dynamics.",
-    "check": "Test a model's physics: symmetries, forces, extensivity.",
-    "info": "Describe a model file.",
+    "predict": "Compute energies, forces and stresses.",
+    "relax": "Relax atoms, and optionally the cell.",
+    "md": "Run molecular dynamics.",
+    "check": "Test the physics of a model: symmetries, forces, extensivity.",
+    "info": "Describe a model.",
     "models": "List the shipped models.",
     "convert": "Import weights from the original FAENet code.",
     "train": "Train a potential.",
-    "evaluate": "Errors of a model on labelled data.",
+    "evaluate": "Measure the errors of a model on labelled data.",
     "data": "Check, describe, split, convert or generate data sets.",
 }
 

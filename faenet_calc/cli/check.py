@@ -1,4 +1,4 @@
-"""`faenet-calc check`: the self-test of a model."""
+"""`faenet-calc check`: self-test of a model."""
 
 import click
 
@@ -6,16 +6,24 @@ from faenet_calc.cli.options import verbosity_options
 
 
 @click.command()
-@click.option("-m", "--model", default=None, help="Shipped name or checkpoint file; the default model if left out.")
-@click.option("--nve-steps", default=200, show_default=True, help="Steps of 1 fs of the drift test; 0 leaves it out.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@click.option(
+    "-m", "--model", default=None, help="Shipped model or checkpoint file.  [default: the default shipped model]"
+)
+@click.option(
+    "--nve-steps",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="Number of 1 fs steps of the energy drift test; 0 skips it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 @click.argument("structures", nargs=-1, type=click.Path(exists=True, dir_okay=False))
 @verbosity_options
 @click.pass_context
 def command(ctx: click.Context, model: str | None, nve_steps: int, as_json: bool, structures: tuple[str, ...]) -> None:
-    """Test a model's physics: symmetries, forces, stress, extensivity, smoothness, drift.
+    """Test the physics of a model: symmetries, forces, stress, extensivity, smoothness, energy drift.
 
-    Runs in float64 on shipped structures of the model's elements, or on the STRUCTURES given. Exit code 1 if a row
+    Runs in float64 on shipped structures with the model's elements, or on the STRUCTURES given. Exit code 1 if a test
     fails.
     """
     from faenet_calc.graphs.reading import read_structures

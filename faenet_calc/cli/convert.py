@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from faenet_calc.cli.options import verbosity, verbosity_options
-from faenet_calc.errors import InputError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -14,11 +13,19 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("upstream", type=_FILE)
 @click.argument("out", type=_FILE)
-@click.option("--config", type=_FILE, help="Constructor arguments or ocp config (JSON or YAML), for bare weights.")
-@click.option("--trust-pickle", is_flag=True, help="Let UPSTREAM run code while it is read. Only if you trust it.")
-@click.option("--raw-weights", is_flag=True, help="Take the raw weights where there is a moving average too.")
+@click.option(
+    "--config",
+    type=_FILE,
+    help="Constructor arguments or ocp config (JSON or YAML) for a file that holds weights only.",
+)
+@click.option(
+    "--trust-pickle",
+    is_flag=True,
+    help="Unpickle UPSTREAM, which can run arbitrary code. Use it only for files that you trust.",
+)
+@click.option("--raw-weights", is_flag=True, help="Use the raw weights instead of their moving average.")
 @click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 @verbosity_options
 @click.pass_context
 def command(
@@ -31,9 +38,10 @@ def command(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Write OUT from UPSTREAM, a state dict of PyPI faenet or a checkpoint of the RolnickLab/ocp trainer."""
-    if out.exists() and not overwrite:
-        raise InputError(f"{out} exists; choose another name or give --overwrite")
+    """Convert UPSTREAM, a state dict of PyPI faenet or a checkpoint of the RolnickLab/ocp trainer, to OUT."""
+    from faenet_calc.graphs.writing import refuse_existing
+
+    refuse_existing(out, overwrite=overwrite)
     from faenet_calc.potential.checkpoint import load_potential, save_potential
     from faenet_calc.potential.upstream_files import read_config, read_upstream
 

@@ -19,7 +19,9 @@ _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 @click.command("check")
 @label_options
-@click.option("--cutoff", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Å.")
+@click.option(
+    "--cutoff", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Cutoff radius (Å)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @verbosity_options
 @click.pass_context

@@ -20,7 +20,8 @@ from faenet_calc.errors import InputError
     "kind",
     default="auto",
     show_default=True,
-    help="auto, trajectory, composition, adsorbate, slab, file, info, key:NAME, or random (divides trajectories).",
+    help="Groups to keep together: auto, trajectory, composition, adsorbate, slab, file, info or key:NAME; random "
+    "divides trajectories.",
 )
 @click.option("--fractions", default="0.8,0.1,0.1", show_default=True, help="Shares of train, val, test.")
 @click.option(
@@ -29,9 +30,13 @@ from faenet_calc.errors import InputError
     metavar="FILE",
     help="Leave out what shares a group with these structures, e.g. an earlier validation set; repeatable.",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option(
-    "--format", "ending", type=click.Choice(["extxyz", "extxyz.xz", "traj", "db", "aselmdb"]), default="extxyz"
+    "--format",
+    "ending",
+    type=click.Choice(["extxyz", "extxyz.xz", "traj", "db", "aselmdb"]),
+    default="extxyz",
+    help="Format of the files.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace files of an earlier split.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

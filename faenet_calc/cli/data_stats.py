@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "cutoffs",
     type=click.FloatRange(min=0, min_open=True),
     multiple=True,
-    help="Å; may be repeated. Default: 4, 5, 6.",
+    help="Cutoff radius (Å); may be repeated.  [default: 4, 5, 6]",
 )
 @click.option("--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Where graphs are kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from faenet_calc.cli.options import show_progress, verbosity, verbosity_options
-from faenet_calc.errors import InputError
+from faenet_calc.cli.options import device_option, frames_option, show_progress, verbosity, verbosity_options
 
 if TYPE_CHECKING:
     from faenet_calc.data.dataset import GraphDataset
@@ -18,28 +17,40 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("data", metavar="DATA…", nargs=-1, required=True)
-@click.option("-m", "--model", help="Shipped name or checkpoint file. Default: the shipped one.")
-@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a self-contained HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option("-m", "--model", help="Shipped model or checkpoint file.  [default: the default shipped model]")
 @click.option(
-    "--frames",
-    type=click.Choice(["auto", "one", "pair", "all", "exact", "stochastic"]),
+    "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write a self-contained HTML report to this file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
+@frames_option
+@click.option(
+    "--forces",
+    type=click.Choice(["auto", "gradient", "direct"]),
     default="auto",
     show_default=True,
-    help="auto: the model's own.",
+    help="Forces to evaluate: energy gradient, direct head, or auto for the setting of the model.",
 )
-@click.option("--forces", type=click.Choice(["auto", "gradient", "direct"]), default="auto", show_default=True)
-@click.option("--free-atoms-only", is_flag=True, help="Count forces of unconstrained atoms only.")
-@click.option("--energy-key", help="Name of the per-structure scalar in the files; default: the energy.")
-@click.option("--forces-key", help="Name of the forces in the files; default: the calculator's forces.")
-@click.option("--align", is_flag=True, help="Fit one energy offset per element to the data first.")
-@click.option("--symmetry", type=click.IntRange(min=0), default=20, show_default=True, help="Structures to turn.")
-@click.option("--about-z", is_flag=True, help="Turn about z only, as in the paper's OC20 tables.")
-@click.option("--device", help="cpu, cuda, cuda:1; by default the best there is.")
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), help="By default the stored one.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of anything random.")
-@click.option("--trust-pickle", is_flag=True, help="Read LMDB files of pickles, which can run code.")
-@click.option("--overwrite", is_flag=True, help="Replace a report that exists.")
+@click.option("--free-atoms-only", is_flag=True, help="Evaluate forces on unconstrained atoms only.")
+@click.option("--energy-key", help="Key of the energy label in the files.  [default: the calculator's energy]")
+@click.option("--forces-key", help="Key of the force labels in the files.  [default: the calculator's forces]")
+@click.option("--align", is_flag=True, help="Fit one energy offset per element to the data before the comparison.")
+@click.option(
+    "--symmetry",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Number of structures for the symmetry metrics; 0 skips them.",
+)
+@click.option(
+    "--about-z", is_flag=True, help="Rotate about z only in the symmetry metrics, as the paper does for OC20."
+)
+@device_option
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), help="Floating-point precision.  [default: as stored]"
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+@click.option("--trust-pickle", is_flag=True, help="Read pickled LMDB files, which can run arbitrary code.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing report.")
 @verbosity_options
 @click.pass_context
 def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **options: Any) -> None:
@@ -48,9 +59,10 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
     Energies in eV, forces in eV/Å. Symmetry metrics (Rot-I, Refl-I, F-Rot-E, F-Refl-E, %-diff) are absolute and per
     structure.
     """
+    from faenet_calc.graphs.writing import refuse_existing
+
     report: Path | None = options["report"]
-    if report is not None and report.exists() and not options["overwrite"]:
-        raise InputError(f"{report} exists; give another name or --overwrite")
+    refuse_existing(report, overwrite=options["overwrite"])
     potential, dataset = _open(data, model, options, show_progress(ctx))
     found, symmetry, offsets = _measure(ctx, potential, dataset, options)
     result = {

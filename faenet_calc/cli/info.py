@@ -1,4 +1,4 @@
-"""`faenet-calc info MODEL`: what a model is and what its numbers mean."""
+"""`faenet-calc info MODEL`: description of a model."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 @verbosity_options
 def command(model: str | None, as_json: bool) -> None:
-    """Describe MODEL: a shipped name, a .safetensors file, or a .pt file of the original code (else the default)."""
+    """Describe MODEL: a shipped model, a .safetensors file, or a .pt file of the original code.
+
+    Without MODEL, the default shipped model is described.
+    """
     from faenet_calc import elements
     from faenet_calc.potential import shipped
     from faenet_calc.potential.checkpoint import load_potential
@@ -37,7 +40,7 @@ def command(model: str | None, as_json: bool) -> None:
 
 
 def describe(potential: "Potential") -> dict[str, Any]:
-    """A model in JSON values, by the names that ``info`` prints."""
+    """The properties of a model as JSON values, by the names that ``info`` prints."""
     from faenet_calc import elements
     from faenet_calc.network.native import library, unavailable
     from faenet_calc.potential import shipped
@@ -79,27 +82,25 @@ def describe(potential: "Potential") -> dict[str, Any]:
 
 
 def _errors(measured: dict[str, Any]) -> str | None:
-    """The errors on what was kept from training, of a card."""
+    """The errors on held-out structures stated in a model card."""
     errors = measured.get("heldout_errors", {}).get("all") or measured.get("test_errors")
     wanted = ("structures", "energy_mae (meV/atom)", "forces_mae (meV/Å)")
     if not errors or not all(key in errors for key in wanted):
         return None
     structures, energy, forces = (errors[key] for key in wanted)
-    return f"{energy:.3g} meV/atom and {forces:.3g} meV/Å on {structures} structures kept from training; see the card"
+    return f"{energy:.3g} meV/atom and {forces:.3g} meV/Å on {structures} held-out structures; see the card"
 
 
 def _notes(potential: "Potential", extra: dict[str, Any]) -> list[str]:
-    """What a user of the numbers should know."""
+    """Remarks on how to use the predictions."""
     notes = list(extra.get("notes", []))
     if potential.config.graph.rewiring == "remove-tag-0" and not any("sub-surface" in note for note in notes):
-        notes.append("sub-surface atoms (tag 0) are deleted before the network; they get no forces")
+        notes.append("sub-surface atoms (tag 0) are removed before the network and have no forces")
     if potential.config.forces == "none":
-        notes.append(
-            "trained on energies only: forces must be asked for with forces='gradient' and were never validated"
-        )
+        notes.append("trained on energies only: forces need forces='gradient' and were never validated")
     if potential.config.energy.kind == "relaxed-adsorption":
         notes.append(
-            "the energy is that of the relaxed structure, predicted from the unrelaxed one; not for relaxations"
+            "the energy is that of the relaxed structure, predicted from the unrelaxed one; not usable for relaxations"
         )
     return notes
 

@@ -1,31 +1,32 @@
-"""Command groups that import a command only when it is invoked, and turn errors into messages and exit codes."""
+"""Command groups that import a command when it is invoked, and turn errors into messages and exit codes."""
 
 import traceback
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import click
 
 from faenet_calc.cli.options import verbosity
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, message_of
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
+EXIT_NOT_CONVERGED = 3
+"""The command ran, but a result did not converge or lies outside the model's domain."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on demand.
 
     Attributes:
-        commands_help: name → line in the listing, in the order of the listing.
-        module_prefix: the command `name` is the attribute `command` of the module `module_prefix + name`.
+        commands_help: Name → line in the listing, in the order of the listing.
+        module_prefix: The command ``name`` is the attribute ``command`` of the module ``module_prefix + name``.
     """
 
     def __init__(self, *args: Any, commands_help: dict[str, str], module_prefix: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.module_prefix = module_prefix
-        self.commands_help = {name: text for name, text in commands_help.items() if find_spec(module_prefix + name)}
+        self.commands_help = commands_help
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names in the order of the listing."""
@@ -47,20 +48,27 @@ class LazyGroup(click.Group):
 
 
 class RootGroup(LazyGroup):
-    """The outermost group: says what went wrong on stderr, in one line unless -v is given, and sets the exit code."""
+    """The outermost group: prints errors on stderr, as one line or (with -v) as traceback, and sets the exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was asked for."""
+        """Run the command."""
         try:
             return super().invoke(ctx)
-        except (click.exceptions.Exit, click.ClickException, click.Abort):
-            raise
-        except (InputError, FileNotFoundError) as error:
+        except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+            raise  # click handles these; it ends quietly when the reader of a pipe has gone
+        except InputError as error:
             _report(ctx, error, str(error))
             ctx.exit(EXIT_BAD_INPUT)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            _report(ctx, error, f"{where}{error.strerror or error}")
+            ctx.exit(EXIT_BAD_INPUT if isinstance(error, _WRONG_PATH) else EXIT_FAILURE)
         except Exception as error:
-            _report(ctx, error, f"{type(error).__name__}: {error}")
+            _report(ctx, error, f"{message_of(error)}; -v shows the traceback")
             ctx.exit(EXIT_FAILURE)
+
+
+_WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
 def _report(ctx: click.Context, error: Exception, message: str) -> None:

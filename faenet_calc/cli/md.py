@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faenet_calc.cli.lazy import EXIT_FAILURE
-from faenet_calc.cli.options import build_calculator, model_options, plain_warnings, show_progress, verbosity_options
+from faenet_calc.cli.options import (
+    build_calculator,
+    model_options,
+    plain_warnings,
+    show_progress,
+    verbosity,
+    verbosity_options,
+)
 from faenet_calc.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,47 +25,133 @@ _ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt
 
 @click.command()
 @click.argument("structure", metavar="IN")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Trajectory (.traj); without it none is kept.")
-@click.option("--ensemble", type=click.Choice(_ENSEMBLES), default="nvt-langevin", show_default=True)
-@click.option("--temperature", "temperature_K", type=float, default=300.0, show_default=True, help="(K)")
-@click.option("--timestep", "timestep_fs", type=float, default=1.0, show_default=True, help="(fs)")
-@click.option("--steps", type=click.IntRange(min=0), default=1000, show_default=True, help="In all, resumed or not.")
-@click.option("--pressure", "pressure_GPa", type=float, default=0.0, show_default=True, help="(GPa), with npt.")
-@click.option("--thermostat", "thermostat_fs", type=float, default=100.0, show_default=True, help="Time constant (fs).")
-@click.option("--barostat", "barostat_fs", type=float, default=1000.0, show_default=True, help="Time constant (fs).")
-@click.option("--interval", type=click.IntRange(min=1), default=10, show_default=True, help="Steps between snapshots.")
-@click.option("--log", "logfile", type=click.Path(path_type=Path), help="Energies and temperatures (appended to).")
-@click.option("--resume", is_flag=True, help="Go on from the trajectory if it exists.")
-@click.option("--max-temperature", "max_temperature_K", type=float, help="Stop beyond (K); default 10 × temperature.")
-@click.option("--max-frame-std", type=float, help="Stop when a force's spread over frames is larger (eV/Å).")
-@click.option("--max-committee-std", type=float, help="Stop when a force's committee spread is larger (eV/Å).")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Trajectory file (.traj).  [default: none is written]"
+)
+@click.option(
+    "--ensemble",
+    type=click.Choice(_ENSEMBLES),
+    default="nvt-langevin",
+    show_default=True,
+    help="Statistical ensemble and thermostat.",
+)
+@click.option(
+    "--temperature",
+    "temperature_K",
+    type=float,
+    default=300.0,
+    show_default=True,
+    help="Temperature of the thermostat and of the initial velocities (K).",
+)
+@click.option(
+    "--timestep", "timestep_fs", type=float, default=1.0, show_default=True, help="Time step of the integrator (fs)."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    help="Total number of steps, including those before --resume.",
+)
+@click.option(
+    "--pressure",
+    "pressure_GPa",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Pressure of the barostat (GPa) for npt.",
+)
+@click.option(
+    "--thermostat",
+    "thermostat_fs",
+    type=float,
+    default=100.0,
+    show_default=True,
+    help="Time constant of the thermostat (fs).",
+)
+@click.option(
+    "--barostat",
+    "barostat_fs",
+    type=float,
+    default=1000.0,
+    show_default=True,
+    help="Time constant of the barostat (fs).",
+)
+@click.option(
+    "--interval",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Steps between snapshots of the trajectory.",
+)
+@click.option(
+    "--log", "logfile", type=click.Path(path_type=Path), help="Append energies and temperatures to this file."
+)
+@click.option("--resume", is_flag=True, help="Continue from the trajectory of -o if it exists.")
+@click.option(
+    "--max-temperature",
+    "max_temperature_K",
+    type=float,
+    help="Stop above this temperature (K).  [default: 10 × temperature, at least 3000]",
+)
+@click.option(
+    "--max-frame-std", type=float, help="Stop when the spread of a force over frames exceeds this value (eV/Å)."
+)
+@click.option(
+    "--max-committee-std", type=float, help="Stop when the committee spread of a force exceeds this value (eV/Å)."
+)
 @model_options
 @verbosity_options
 @click.pass_context
 def command(
     ctx: click.Context, /, structure: str, output: Path | None, as_json: bool, seed: int, **options: Any
 ) -> None:
-    """Run molecular dynamics of the structure in the file IN (FILE@INDEX picks one of several).
+    """Run molecular dynamics of the structure in the file IN (FILE@INDEX selects one of several).
 
-    Velocities in the file are kept, otherwise drawn. Exit code 1 if the run had to be stopped.
+    Velocities in the file are used; without them, they are drawn for the temperature. Exit code 1 if the run was
+    stopped early, 2 for invalid input.
     """
     from faenet_calc.graphs.reading import read_structures
+    from faenet_calc.graphs.writing import refuse_existing
     from faenet_calc.simulate import MDStoppedWarning, run_md
 
+    if not options["resume"]:
+        hint = "--resume continues it, --overwrite replaces it"
+        refuse_existing(output, overwrite=options["overwrite"], hint=hint)
+    elif output is None:
+        raise InputError("--resume needs the trajectory to continue from; give it with -o")
     with plain_warnings(ctx, but=(MDStoppedWarning,)):
         found = read_structures(structure)
         if len(found) > 1:
-            raise InputError(f"{structure} has {len(found)} structures; pick one, e.g. {structure}@-1")
-        calc = build_calculator(seed=seed, **{name: options.pop(name) for name in ("model", "device", "dtype")})
-        result = run_md(found[0].atoms, calc, trajectory=output, seed=seed, progress=show_progress(ctx), **options)
+            raise InputError(f"{structure} has {len(found)} structures; select one, e.g. {structure}@-1")
+        model = {name: options.pop(name) for name in ("model", "device", "dtype", "frames")}
+        calc = build_calculator(seed=seed, **model)
+        try:
+            result = run_md(found[0].atoms, calc, trajectory=output, seed=seed, progress=show_progress(ctx), **options)
+        except KeyboardInterrupt:
+            click.echo(_interrupted(output, options["steps"]), err=True)
+            ctx.exit(EXIT_FAILURE)
     summary = _summary(result)
     if as_json:
         click.echo(json.dumps({"model": calc.info["names"], "file": str(found[0].path)} | summary))
-    else:
+    elif verbosity(ctx) >= 0:
         _print(summary, output)
     if result.stopped_because is not None:
         click.echo(f"Error: stopped after {result.n_steps} steps: {result.stopped_because}", err=True)
         ctx.exit(EXIT_FAILURE)
+
+
+def _interrupted(output: Path | None, steps: int) -> str:
+    from faenet_calc.simulate.trajectory import STEP, read_snapshots
+
+    snapshots = read_snapshots(output) if output is not None and output.exists() else []
+    if not snapshots:
+        return "Interrupted; nothing was saved. Use -o FILE.traj to be able to continue with --resume."
+    step = snapshots[-1].info.get(STEP, len(snapshots) - 1)
+    return (
+        f"Interrupted: {output} holds {len(snapshots)} snapshots up to step {step} of {steps}. "
+        "Repeat the command with --resume to continue."
+    )
 
 
 def _summary(result: "MDResult") -> dict[str, Any]:
@@ -79,14 +172,18 @@ def _summary(result: "MDResult") -> dict[str, Any]:
 
 
 def _print(summary: dict[str, Any], output: Path | None) -> None:
-    click.echo(f"steps          {summary['n_steps']} ({summary['time_ps']:.3f} ps, {summary['wall_s']:.1f} s)")
-    click.echo(f"temperature    {summary['mean_temperature_K']:.1f} ± {summary['std_temperature_K']:.1f} K")
-    click.echo(f"potential      {summary['energy']:.4f} eV at the end, {summary['mean_energy']:.4f} eV on average")
+    lines = {
+        "steps": f"{summary['n_steps']} ({summary['time_ps']:.3f} ps in {summary['wall_s']:.1f} s)",
+        "temperature": f"{summary['mean_temperature_K']:.1f} ± {summary['std_temperature_K']:.1f} K",
+        "potential energy": f"{summary['energy']:.4f} eV at the end, {summary['mean_energy']:.4f} eV on average",
+    }
     if summary["drift_meV_per_atom_ps"] is not None:
-        click.echo(
-            f"drift          {summary['drift_meV_per_atom_ps']:.4f} meV/atom/ps, std "
-            f"{summary['drift_std_meV_per_atom']:.4f} meV/atom (conserved quantity)"
+        lines["drift"] = (
+            f"{summary['drift_meV_per_atom_ps']:.4f} meV/atom/ps of the conserved quantity, residual "
+            f"{summary['drift_std_meV_per_atom']:.4f} meV/atom"
         )
+    for title, text in lines.items():
+        click.echo(f"{title:<18}{text}")
     for name in (output, summary["snapshot"]):
         if name is not None:
             click.echo(f"wrote {name}", err=True)

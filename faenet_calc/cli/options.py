@@ -1,10 +1,11 @@
-"""Options that commands share: how much to say, which model, what to write."""
+"""Options shared by commands: verbosity, model, device, frames, output."""
 
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "faenet_calc.verbosity"
+_DEVICE = re.compile(r"cpu|mps|(cuda|xpu)(:\d+)?")
 
 
 def verbosity(ctx: click.Context) -> int:
-    """How much to say: -1 with -q, 0 by default, 1 with -v (progress details, tracebacks), 2 with -vv."""
+    """-1 with -q, 0 by default, 1 with -v (details and tracebacks), 2 with -vv."""
     return int(ctx.meta.get(_KEY, 0))
 
 
@@ -33,17 +35,50 @@ def _remember(step: int) -> Callable[[click.Context, click.Parameter, int], None
 def verbosity_options(function: F) -> F:
     """Add -v/--verbose and -q/--quiet; read them with `verbosity(ctx)`."""
     function = click.option(
-        "-v", "--verbose", count=True, expose_value=False, callback=_remember(1), help="Say more; show tracebacks."
+        "-v",
+        "--verbose",
+        count=True,
+        expose_value=False,
+        callback=_remember(1),
+        help="Print more details, and tracebacks of errors.",
     )(function)
     return click.option(
-        "-q", "--quiet", count=True, expose_value=False, callback=_remember(-1), help="Say only what matters."
+        "-q", "--quiet", count=True, expose_value=False, callback=_remember(-1), help="Print results and errors only."
+    )(function)
+
+
+def _check_device(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _DEVICE.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not a device to compute on; choose cpu, cuda, cuda:N or mps.")
+    return value
+
+
+def device_option(function: F) -> F:
+    """Add --device."""
+    return click.option(
+        "--device",
+        callback=_check_device,
+        help="Device to compute on: cpu, cuda, cuda:N or mps.  [default: the fastest available]",
+    )(function)
+
+
+def frames_option(function: F) -> F:
+    """Add --frames with the modes of `faenet_calc.frames.config.FrameMode`."""
+    from faenet_calc.frames.config import FrameMode
+
+    return click.option(
+        "--frames",
+        type=click.Choice(["auto", *get_args(FrameMode)]),
+        default="auto",
+        show_default=True,
+        help="Frames to average over: one is the fastest, exact the most symmetric, auto the setting of the model.",
     )(function)
 
 
 def model_options(function: F) -> F:
-    """Add -m, --device, --dtype, --seed, --json and --overwrite.
+    """Add -m, --device, --dtype, --frames, --seed, --json and --overwrite.
 
-    They arrive as ``model`` (a tuple), ``device``, ``dtype``, ``seed``, ``as_json`` and ``overwrite``.
+    They are passed as ``model`` (a tuple), ``device``, ``dtype``, ``frames``, ``seed``, ``as_json`` and ``overwrite``.
     """
     for option in reversed(
         (
@@ -51,15 +86,21 @@ def model_options(function: F) -> F:
                 "-m",
                 "--model",
                 multiple=True,
-                help="Shipped name or checkpoint file; several or a glob: a committee. Default: the shipped one.",
+                help="Shipped model or checkpoint file; repeat it or give a glob for a committee.  "
+                "[default: the default shipped model]",
             ),
-            click.option("--device", help="cpu, cuda, cuda:1, mps; by default the best there is."),
-            click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True),
+            device_option,
             click.option(
-                "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of anything random."
+                "--dtype",
+                type=click.Choice(["float32", "float64"]),
+                default="float32",
+                show_default=True,
+                help="Floating-point precision.",
             ),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
-            click.option("--overwrite", is_flag=True, help="Replace output files that exist."),
+            frames_option,
+            click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."),
+            click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object."),
+            click.option("--overwrite", is_flag=True, help="Replace existing output files."),
         )
     ):
         function = option(function)
@@ -69,7 +110,7 @@ def model_options(function: F) -> F:
 def build_calculator(
     model: Sequence[str], device: str | None, dtype: str, seed: int, frames: "FramesChoice" = "auto"
 ) -> "FAENetCalculator":
-    """The calculator that the options of `model_options` describe."""
+    """The calculator described by the options of `model_options`."""
     from faenet_calc.calculator.calculator import FAENetCalculator
 
     checkpoint: Any = None if not model else model[0] if len(model) == 1 else list(model)
@@ -83,13 +124,15 @@ def show_progress(ctx: click.Context) -> bool:
 
 @contextmanager
 def plain_warnings(ctx: click.Context, *, but: tuple[type[Warning], ...] = ()) -> Iterator[None]:
-    """Say warnings in one line on stderr, each once and none with -q; leave out the kinds in ``but``."""
+    """Print warnings as single lines on stderr, each once and none with -q; leave out the categories in ``but``."""
+    seen = set[str]()  # Python's own record is cleared whenever a filter changes
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        if verbosity(ctx) >= 0 and not issubclass(category, but):
+        if verbosity(ctx) >= 0 and not issubclass(category, but) and str(message) not in seen:
+            seen.add(str(message))
             click.echo(f"Warning: {message}", err=True)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("default")
+        warnings.simplefilter("always")
         warnings.showwarning = show
         yield

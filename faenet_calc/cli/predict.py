@@ -1,4 +1,4 @@
-"""`faenet-calc predict -m MODEL IN… [-o out.extxyz]`: single points, in batches."""
+"""`faenet-calc predict -m MODEL IN… [-o out.extxyz]`: single-point calculations in batches."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from faenet_calc.cli.options import build_calculator, model_options, plain_warnings, show_progress, verbosity_options
+from faenet_calc.cli.options import (
+    build_calculator,
+    model_options,
+    plain_warnings,
+    show_progress,
+    verbosity,
+    verbosity_options,
+)
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -18,39 +25,42 @@ _OF_ASE = ("energy", "free_energy", "forces", "stress", "energies")
 
 @click.command()
 @click.argument("inputs", metavar="IN…", nargs=-1, required=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Structures with results: .extxyz, .traj, …")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File for the structures with their results (.extxyz, .traj, …).",
+)
 @click.option(
     "-p",
     "--property",
     "properties",
     multiple=True,
-    help="energy, forces, stress, energies, energy_frame_std, forces_frame_std, … (repeat); default: energy, forces "
-    "and the energy's spread over frames, as far as the model has them.",
+    help="Property to compute: energy, forces, stress, energies, energy_frame_std, forces_frame_std, …; may be "
+    "repeated.  [default: energy, forces and energy_frame_std]",
 )
 @model_options
 @verbosity_options
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     inputs: tuple[str, ...],
     output: Path | None,
     properties: tuple[str, ...],
-    model: tuple[str, ...],
-    device: str | None,
-    dtype: str,
-    seed: int,
     as_json: bool,
     overwrite: bool,
+    **model: Any,
 ) -> None:
-    """Energies, forces and stresses of every structure in the files IN… (FILE@INDEX picks some)."""
+    """Compute energies, forces and stresses of every structure in the files IN… (FILE@INDEX selects some of them)."""
     from faenet_calc.graphs.reading import read_structures
-    from faenet_calc.graphs.writing import check_format, refuse_existing, write_structures
+    from faenet_calc.graphs.writing import check_format, refuse_existing, reserved, write_structures
 
     refuse_existing(output, overwrite=overwrite)
-    with plain_warnings(ctx):
+    with plain_warnings(ctx), reserved(output):
         structures = read_structures(inputs)
         check_format(output, several=len(structures) > 1)
-        calc = build_calculator(model, device, dtype, seed)
+        calc = build_calculator(**model)
         wanted = properties or [
             name for name in ("energy", "forces", "energy_frame_std") if name in calc.implemented_properties
         ]
@@ -63,13 +73,13 @@ def command(
     if as_json:
         click.echo(json.dumps({"model": calc.info["names"], "energy_kind": calc.energy_kind, "results": rows}))
         return
-    _print_table(rows)
-    if output is not None:
+    _print_table([item.name for item in structures], rows)
+    if output is not None and verbosity(ctx) >= 0:
         click.echo(f"wrote {output}", err=True)
 
 
 def labelled(atoms: "Atoms", result: dict[str, Any]) -> "Atoms":
-    """A copy of the atoms that carries the results: ASE's as a calculator, the others in ``info`` and ``arrays``."""
+    """A copy of the atoms with the results: ASE's properties in a calculator, others in ``info`` and ``arrays``."""
     import numpy as np
     from ase.calculators.singlepoint import SinglePointCalculator
 
@@ -100,11 +110,11 @@ def _row(item: "InputStructure", result: dict[str, Any]) -> dict[str, Any]:
     return row | {name: np.asarray(value).tolist() for name, value in result.items() if name != "free_energy"}
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
     from faenet_calc.cli.table import print_table
 
     columns = {
-        "structure": [row["file"] + (f"@{row['index']}" if row["index"] else "") for row in rows],
+        "structure": names,
         "formula": [row["formula"] for row in rows],
         "energy/eV": [f"{row['energy']:.4f}" for row in rows],
         "eV/atom": [f"{row['energy'] / row['n_atoms']:.4f}" for row in rows],

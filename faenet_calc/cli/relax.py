@@ -1,13 +1,15 @@
 """`faenet-calc relax -m MODEL IN… [-o out.extxyz]`: relax structures one after the other."""
 
 import json
+import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from faenet_calc.cli.lazy import EXIT_BAD_INPUT, EXIT_FAILURE
+from faenet_calc.cli.lazy import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_NOT_CONVERGED
 from faenet_calc.cli.options import (
     build_calculator,
     model_options,
@@ -16,146 +18,301 @@ from faenet_calc.cli.options import (
     verbosity,
     verbosity_options,
 )
-from faenet_calc.errors import InputError
+from faenet_calc.cli.table import Column, row
+from faenet_calc.errors import InputError, message_of
+from faenet_calc.progress import progress_bar
 
 if TYPE_CHECKING:
+    from faenet_calc.calculator.calculator import FAENetCalculator
     from faenet_calc.graphs.reading import InputStructure
     from faenet_calc.simulate import RelaxResult
-
-EXIT_NOT_CONVERGED = 3
 
 
 @click.command()
 @click.argument("inputs", metavar="IN…", nargs=-1, required=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Relaxed structures: .extxyz, .traj, .cif, …")
-@click.option("--fmax", type=float, default=0.05, show_default=True, help="Largest force (eV/Å) that may remain.")
-@click.option("--steps", type=click.IntRange(min=0), default=500, show_default=True, help="At most so many.")
-@click.option("--optimizer", default="LBFGS", show_default=True, help="LBFGS, BFGS, FIRE, MDMin, BFGSLineSearch, …")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File for the relaxed structures (.extxyz, .traj, .cif, …), updated as they finish.",
+)
+@click.option(
+    "--fmax",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Convergence criterion: largest force on an atom (eV/Å).",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=0), default=500, show_default=True, help="Maximum number of optimizer steps."
+)
+@click.option(
+    "--optimizer", default="LBFGS", show_default=True, help="Name of an ASE optimizer, e.g. LBFGS, BFGS, FIRE or MDMin."
+)
 @click.option(
     "--one-frame-first",
     is_flag=True,
-    help="Relax with a single frame first, several times faster a step, and with all frames only at the end.",
+    help="Relax with a single frame first, which is several times faster, and finish with the frames of --frames.",
 )
-@click.option("--cell", "relax_cell", is_flag=True, help="Relax the cell too, along its periodic directions.")
-@click.option("--pressure", "pressure_GPa", type=float, default=0.0, help="Outer pressure (GPa), with --cell.")
+@click.option("--cell", "relax_cell", is_flag=True, help="Relax the cell as well, in its periodic directions.")
 @click.option(
-    "--trajectory", type=click.Path(path_type=Path), help="Every step: a .traj file, or a folder if there are several."
+    "--pressure",
+    "pressure_GPa",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="External pressure (GPa) for --cell.",
 )
-@click.option("--log", "logfile", type=click.Path(path_type=Path), help="ASE's log of the steps (appended to).")
-@click.option("--resume", is_flag=True, help="Go on from --trajectory where it exists.")
+@click.option(
+    "--trajectory",
+    type=click.Path(path_type=Path),
+    help="Record every step: a .traj file, or a folder for several structures.",
+)
+@click.option("--log", "logfile", type=click.Path(path_type=Path), help="Append the log of the optimizer to this file.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue an interrupted run: skip structures that are finished in -o, continue others from --trajectory.",
+)
 @model_options
 @verbosity_options
 @click.pass_context
-def command(ctx: click.Context, /, inputs: tuple[str, ...], output: Path | None, as_json: bool, **options: Any) -> None:
-    """Relax every structure in the files IN… (FILE@INDEX picks some).
+def command(ctx: click.Context, /, inputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Relax every structure in the files IN… (FILE@INDEX selects some of them).
 
-    Exit code 0 if all converged, 3 if all ran but some did not converge, 1 if some failed, 2 for bad input.
+    A structure that cannot be computed is reported and the others are relaxed. Exit code 0 if all converged, 3 if some
+    did not converge, 1 if some failed, 2 for invalid input.
     """
-    from faenet_calc.graphs.reading import read_structures
-    from faenet_calc.graphs.writing import check_format, refuse_existing, write_structures
+    from faenet_calc.graphs.reading import check_structure, read_structures
+    from faenet_calc.graphs.writing import reserved
+    from faenet_calc.simulate.relax import optimizer_factory
 
-    overwrite = options["overwrite"]
-    refuse_existing(output, overwrite=overwrite)
+    output: Path | None = options.pop("output")
+    optimizer_factory(options["optimizer"], {})
     with plain_warnings(ctx):
-        structures = read_structures(inputs)
-        check_format(output, several=len(structures) > 1)
-        trajectories = _trajectories(options.pop("trajectory"), structures)
-        model = {name: options.pop(name) for name in ("model", "device", "dtype", "seed")}
-        calc = build_calculator(**model)
-        options["prerelax"] = build_calculator(**model, frames="one") if options.pop("one_frame_first") else None
-        runs = []
-        for item, trajectory in zip(structures, trajectories, strict=True):
-            run = _relax(item, calc, trajectory=trajectory, progress=show_progress(ctx), **options)
-            runs.append(run)
-            if not as_json and verbosity(ctx) >= 0:
-                click.echo(run.line())
-        done = [run.structure() for run in runs if run.result is not None]
-        if output is not None and done:
-            write_structures(output, done, overwrite=overwrite)
+        structures = read_structures(inputs, check=False)
+        if len(structures) == 1:
+            check_structure(structures[0])
+        _check_output(output, len(structures), resume=options["resume"], overwrite=options["overwrite"])
+        trajectories = _trajectories(options.pop("trajectory"), structures, **options)
+        with reserved(output):
+            batch = _Batch(ctx, structures, trajectories, output, as_json=as_json, options=options)
+            batch.run()
     if as_json:
-        click.echo(json.dumps({"model": calc.info["names"], "results": [run.row() for run in runs]}))
-    elif output is not None and done and verbosity(ctx) >= 0:
-        click.echo(f"wrote {output}", err=True)
-    ctx.exit(max((run.exit_code() for run in runs), key=_SEVERITY.index))
+        click.echo(json.dumps({"model": batch.calc.info["names"], "results": [run.row() for run in batch.runs]}))
+    ctx.exit(batch.exit_code())
 
 
-_SEVERITY = [0, EXIT_NOT_CONVERGED, EXIT_FAILURE, EXIT_BAD_INPUT]
+_STATES = ("converged", "not converged", "failed", "not computed")
+
+
+class _Batch:
+    """The structures of one command, relaxed one after the other."""
+
+    def __init__(
+        self,
+        ctx: click.Context,
+        structures: list["InputStructure"],
+        trajectories: list[Path | None],
+        output: Path | None,
+        *,
+        as_json: bool,
+        options: dict[str, Any],
+    ) -> None:
+        from faenet_calc.cli.relax_output import RelaxOutput, task_key
+
+        model = {name: options.pop(name) for name in ("model", "device", "dtype", "seed")}
+        frames = options.pop("frames")
+        self.calc: FAENetCalculator = build_calculator(**model, frames=frames)
+        options["prerelax"] = build_calculator(**model, frames="one") if options.pop("one_frame_first") else None
+        info = self.calc.info
+        settings = {
+            "model": [member.metadata.get("sha256") for member in self.calc.predictor.committee.members],
+            "settings": [info["dtype"], info["forces"], info["frames"], options["relax_cell"], options["pressure_GPa"]],
+        }
+        self.ctx, self.options = ctx, options
+        self.structures, self.trajectories = structures, trajectories
+        self.keys = [task_key(item, settings) for item in structures]
+        self.output: RelaxOutput = RelaxOutput(output, self.keys, resume=options["resume"])
+        self.runs: list[_Run] = []
+        self.talks = not as_json and verbosity(ctx) >= 0
+        widths = (max(len(item.name) for item in structures), max(len(_formula(item)) for item in structures))
+        self.columns = (
+            Column("structure", widths[0], right=False),
+            Column("formula", widths[1], right=False),
+            Column("steps", 5, right=True),
+            Column("time/s", 7, right=True),
+            Column("fmax/(eV/Å)", 11, right=True),
+            Column("energy/eV", 12, right=True),
+            Column("state", 9, right=False),
+        )
+
+    def run(self) -> None:
+        """Relax all structures, keeping the output complete; on Ctrl-C, say how to continue."""
+        start, n = time.perf_counter(), len(self.structures)
+        self._say(row(self.columns))
+        bar = progress_bar(shown=show_progress(self.ctx) and n > 1, total=n, unit=" structures", desc="relax all")
+        try:
+            with bar:
+                for index in range(n):
+                    run = self._relax(index)
+                    self.runs.append(run)
+                    if run.result is not None:
+                        self.output.add(self.keys[index], run.item, run.result)
+                    bar.clear()
+                    self._say(row(self.columns, run.cells()))
+                    bar.update()
+            self.output.write()
+        except KeyboardInterrupt:
+            self.output.write()
+            click.echo(self._interrupted(), err=True)
+            self.ctx.exit(EXIT_FAILURE)
+        if self.talks and n > 1:
+            click.echo(self._summary(time.perf_counter() - start))
+        if self.talks and self.output.n_saved:
+            click.echo(f"wrote {self.output.path}", err=True)
+
+    def exit_code(self) -> int:
+        """The most serious of the structures; 2 only if no structure could be used."""
+        states = {run.state() for run in self.runs}
+        if states == {"not computed"}:
+            return EXIT_BAD_INPUT
+        if states & {"not computed", "failed"}:
+            return EXIT_FAILURE
+        return 0 if states == {"converged"} else EXIT_NOT_CONVERGED
+
+    def _relax(self, index: int) -> "_Run":
+        from faenet_calc.graphs.reading import check_structure
+        from faenet_calc.simulate import relax
+        from faenet_calc.simulate.structures import RUN_ERRORS
+
+        item, trajectory, options = self.structures[index], self.trajectories[index], dict(self.options)
+        stored = self.output.finished(self.keys[index], fmax=options["fmax"], steps=options["steps"])
+        if stored is not None:
+            return _Run(item=item, result=stored)
+        options["resume"] = options["resume"] and trajectory is not None
+        try:
+            check_structure(item)
+            result = relax(item.atoms, self.calc, trajectory=trajectory, progress=show_progress(self.ctx), **options)
+            run = _Run(item=item, result=result)
+        except RUN_ERRORS as error:
+            run = _Run(item=item, result=None, refused=message_of(error).removeprefix(f"{item.name}: "))
+        if run.error is not None:
+            click.echo(f"Error: {item.name}: {run.error}", err=True)
+        return run
+
+    def _say(self, line: str) -> None:
+        if self.talks:
+            click.echo(line)
+
+    def _summary(self, seconds: float) -> str:
+        counts = Counter(run.state() for run in self.runs)
+        parts = [f"{counts[state]} {state}" for state in _STATES if counts[state] or state == "converged"]
+        anomalies = Counter(flag for run in self.runs if run.result is not None for flag in run.result.anomalies)
+        parts += [f"{count} {flag}" for flag, count in anomalies.items()]
+        return f"{len(self.runs)} structures in {seconds:.1f} s: {', '.join(parts)}"
+
+    def _interrupted(self) -> str:
+        done = f"Interrupted: {len(self.runs)} of {len(self.structures)} structures are finished"
+        if self.output.path is None and self.trajectories[0] is None:
+            return f"{done}; nothing was saved. Use -o FILE (and --trajectory) to be able to continue with --resume."
+        places = []
+        if self.output.path is not None:
+            places.append(f"{self.output.n_saved} relaxed structures are saved in {self.output.path}")
+        running = self.trajectories[len(self.runs)] if len(self.runs) < len(self.structures) else None
+        if running is not None:
+            places.append(f"the steps of the current one in {running}")
+        return f"{done}; {' and '.join(places)}. Repeat the command with --resume to continue."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Run:
-    """A structure and what became of it: a result, or why it could not be computed at all."""
+    """A structure with its result, or with the reason why it could not be computed."""
 
     item: "InputStructure"
     result: "RelaxResult | None"
     refused: str | None = None
 
-    def exit_code(self) -> int:
-        if self.result is None:
-            return EXIT_BAD_INPUT
-        if self.result.error is not None:
-            return EXIT_FAILURE
-        return 0 if self.result.converged else EXIT_NOT_CONVERGED
+    @property
+    def error(self) -> str | None:
+        """What went wrong, if anything did."""
+        return self.refused if self.result is None else self.result.error
 
-    def line(self) -> str:
+    def state(self) -> str:
+        """One of `_STATES`."""
+        if self.result is None:
+            return "not computed"
+        if self.result.error is not None:
+            return "failed"
+        return "converged" if self.result.converged else "not converged"
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
         result = self.result
         if result is None:
-            return f"{self.item.name}: {self.refused}"
-        state = result.error or ("converged" if result.converged else "NOT converged")
-        flags = "".join(f", {flag}" for flag in result.anomalies)
+            return (self.item.name, _formula(self.item), "-", "-", "-", "-", "NOT computed")
+        state = {"failed": "FAILED", "not converged": "NOT converged"}.get(self.state(), self.state())
         return (
-            f"{self.item.name}: {result.energy:.4f} eV, fmax {result.fmax:.4f} eV/Å after {result.n_steps} steps "
-            f"({result.wall_s:.1f} s), {state}{flags}"
+            self.item.name,
+            _formula(self.item),
+            str(result.n_steps),
+            f"{result.wall_s:.1f}" if result.wall_s else "-",  # no time was spent on a result of an earlier run
+            f"{result.fmax:.4f}",
+            f"{result.energy:.4f}",
+            ", ".join((state, *result.anomalies)),
         )
 
     def row(self) -> dict[str, Any]:
-        row: dict[str, Any] = {
+        """The JSON object."""
+        values: dict[str, Any] = {
             "file": str(self.item.path),
             "index": self.item.index,
-            "formula": self.item.atoms.get_chemical_formula(),
+            "formula": _formula(self.item),
             "n_atoms": len(self.item.atoms),
-            "error": self.refused,
+            "error": self.error,
             "converged": False,
         }
         if self.result is not None:
-            names = ("energy", "converged", "n_steps", "fmax", "wall_s", "error")
-            row |= {name: getattr(self.result, name) for name in names}
-            row["anomalies"] = list(self.result.anomalies)
-        return row
-
-    def structure(self) -> Any:
-        """The relaxed atoms with a note of where they come from."""
-        assert self.result is not None
-        atoms = self.result.atoms
-        atoms.info["source"] = self.item.name
-        atoms.info["relax_converged"] = self.result.converged
-        atoms.info["relax_steps"] = self.result.n_steps
-        if self.result.anomalies:
-            atoms.info["anomalies"] = " ".join(self.result.anomalies)
-        return atoms
+            names = ("energy", "converged", "n_steps", "fmax", "wall_s")
+            values |= {name: getattr(self.result, name) for name in names}
+            values["anomalies"] = list(self.result.anomalies)
+        return values
 
 
-def _relax(item: "InputStructure", calc: Any, **options: Any) -> _Run:
-    from faenet_calc.simulate import relax
-
-    try:
-        return _Run(item=item, result=relax(item.atoms, calc, **options))
-    except InputError as error:
-        click.echo(f"Error: {item.name}: {error}", err=True)
-        return _Run(item=item, result=None, refused=str(error))
+def _formula(item: "InputStructure") -> str:
+    return str(item.atoms.get_chemical_formula())
 
 
-def _trajectories(given: Path | None, structures: list["InputStructure"]) -> list[Path | None]:
+_HINT = "--resume continues it, --overwrite replaces it"
+
+
+def _check_output(output: Path | None, n_structures: int, *, resume: bool, overwrite: bool) -> None:
+    from faenet_calc.graphs.writing import check_format, keeps_everything, refuse_existing
+
+    refuse_existing(output, overwrite=overwrite or resume, hint=_HINT)
+    check_format(output, several=n_structures > 1)
+    if resume and output is not None and output.exists() and not keeps_everything(output):
+        raise InputError(f"--resume cannot tell from {output} what is finished; use -o with .extxyz or .traj")
+
+
+def _trajectories(
+    given: Path | None, structures: list["InputStructure"], *, resume: bool, overwrite: bool, **_: Any
+) -> list[Path | None]:
     """A trajectory for each structure: the file given, or files in the folder given."""
+    from faenet_calc.graphs.writing import refuse_existing
+
     if given is None:
         return [None] * len(structures)
     if len(structures) == 1 and given.suffix == ".traj":
-        return [given]
-    if given.suffix:
-        raise InputError(f"--trajectory {given}: a .traj file for one structure, a folder for {len(structures)}")
-    given.mkdir(exist_ok=True)
-    names = [item.stem for item in structures]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(f"files of the same name ({', '.join(repeated)}) would share a trajectory; rename them")
-    return [given / f"{name}.traj" for name in names]
+        paths = [given]
+    elif given.suffix:
+        raise InputError(f"--trajectory {given}: expected a .traj file for one structure, a folder for several")
+    else:
+        given.mkdir(exist_ok=True)
+        names = [item.stem for item in structures]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise InputError(f"files with the same name ({', '.join(repeated)}) would share a trajectory; rename them")
+        paths = [given / f"{name}.traj" for name in names]
+    for path in paths:
+        refuse_existing(path, overwrite=overwrite or resume, hint=_HINT)
+    return list(paths)

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the run (run.out_dir).")
-@click.option("--device", help="auto, cpu, cuda or cuda:N (run.device).")
-@click.option("--seed", type=int, help="Of weights, order and frames (run.seed).")
+@click.option("--device", help="Device to train on: auto, cpu, cuda or cuda:N (run.device).")
+@click.option("--seed", type=int, help="Random seed of weights, order and frames (run.seed).")
 @click.option(
-    "--resume", type=click.Choice(["auto", "never"]), default="never", help="auto: go on where the run stopped."
+    "--resume",
+    type=click.Choice(["auto", "never"]),
+    default="never",
+    help="Continue a run that was stopped (auto) or not.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a run that is in the folder.")
 @click.option("--time-limit", type=float, metavar="S", help="Stop this job cleanly after S seconds, to be resumed.")

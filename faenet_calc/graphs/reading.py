@@ -1,7 +1,7 @@
-"""Structures from files: anything ASE reads, and pymatgen's JSON.
+"""Reading structures: every format of ASE, and pymatgen's JSON.
 
 A path may end in ASE's ``@index`` (``run.traj@-1``, ``set.extxyz@0:100:10``); without it every structure of the file
-is read. Whatever goes wrong is an InputError that names the file.
+is read. A file whose name contains ``@`` is read by its full name. Every failure is an InputError that names the file.
 """
 
 import json
@@ -14,7 +14,7 @@ from ase import Atoms
 from ase.io import read
 from ase.io.formats import UnknownFileTypeError, filetype, string2index
 
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, message_of
 from faenet_calc.files import source_for_ase
 from faenet_calc.graphs.convert import validate
 
@@ -24,8 +24,8 @@ class InputStructure:
     """A structure and where it came from.
 
     Attributes:
-        index: Of the structure among those read from its file.
-        alone: Whether it is the only one.
+        index: Of the structure in its file.
+        alone: Whether the file holds a single structure.
     """
 
     atoms: Atoms
@@ -59,7 +59,7 @@ def read_structures(paths: str | Path | Iterable[str | Path], *, check: bool = T
         found += _read_file(str(path))
     if check:
         for item in found:
-            _check(item)
+            check_structure(item)
     return found
 
 
@@ -73,8 +73,8 @@ def _read_file(given: str) -> list[InputStructure]:
         if structures is None:
             kind = filetype(str(path))
             structures = read(source_for_ase(path, kind), index=":", format=kind, do_not_split_by_at_sign=True)
-        if index is not None:
-            structures = structures[index]
+        structures = structures if isinstance(structures, list) else [structures]
+        chosen = range(len(structures))[slice(None) if index is None else index]
     except InputError:
         raise
     except UnknownFileTypeError as error:
@@ -82,13 +82,13 @@ def _read_file(given: str) -> list[InputStructure]:
             f"{path}: ASE does not know this kind of file; rename it (.extxyz, .cif, POSCAR, …)"
         ) from error
     except Exception as error:
-        # Readers of some hundred formats fail in as many ways; all of them mean that this file cannot be used.
-        raise InputError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    structures = structures if isinstance(structures, list) else [structures]
-    if not structures:
-        raise InputError(f"{given}: no structure in it")
+        # The readers of some hundred formats fail in as many ways.
+        raise InputError(f"{path} cannot be read: {message_of(error)}") from error
+    indices = [chosen] if isinstance(chosen, int) else list(chosen)
+    if not indices:
+        raise InputError(f"{given} has no structures")
     alone = len(structures) == 1
-    return [InputStructure(atoms=a, path=path, index=n, alone=alone) for n, a in enumerate(structures)]
+    return [InputStructure(atoms=structures[n], path=path, index=n, alone=alone) for n in indices]
 
 
 def _split_index(given: str) -> tuple[Path, int | slice | None]:
@@ -139,7 +139,8 @@ def _without_modules(value: Any) -> Any:
     return [_without_modules(item) for item in value] if isinstance(value, list) else value
 
 
-def _check(item: InputStructure) -> None:
+def check_structure(item: InputStructure) -> None:
+    """Raise an InputError, with the name of the file, for a structure that cannot be computed."""
     occupancies = item.atoms.info.get("occupancy", {})
     partial = [site for site, species in occupancies.items() if len(species) > 1 or min(species.values()) < 1 - 1e-6]
     if partial:

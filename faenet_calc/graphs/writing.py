@@ -95,15 +95,22 @@ def write_structures(path: str | Path, structures: Sequence[Atoms], *, overwrite
     if lost := lost_in_format(path, structures):
         warnings.warn(f"{path}: {lost}; use .extxyz or .traj to keep everything", LossyFormatWarning, stacklevel=2)
     content = list(structures) if len(structures) > 1 else structures[0]
-    write_atomically(path, lambda temporary: write(temporary, content))
+    with warnings.catch_warnings():
+        # ASE's slab builders leave a nested `adsorbate_info`, of no use to a reader, which text formats cannot hold.
+        warnings.filterwarnings("ignore", "Skipping unhashable information adsorbate_info")
+        write_atomically(path, lambda temporary: write(temporary, content))
+
+
+def keeps_everything(path: str | Path) -> bool:
+    """Whether a file of this name holds results, further information and the periodicity of each axis."""
+    return _format(path).name in _COMPLETE
 
 
 def lost_in_format(path: str | Path, structures: Sequence[Atoms]) -> str | None:
     """What a file of this name cannot hold of the structures; None if it holds everything."""
-    kind = _format(path)
-    if kind.name in _COMPLETE:
+    if keeps_everything(path):
         return None
-    lost = []
+    kind, lost = _format(path), []
     if any(atoms.calc is not None and atoms.calc.results for atoms in structures):
         lost.append(f"the format {kind.name} does not hold energies and forces")
     flags = {"".join("TF"[not axis] for axis in atoms.pbc) for atoms in structures} - {"TTT"}

@@ -109,7 +109,7 @@ def relax(
         InputError: An argument is invalid, or the first structure cannot be computed. Later failures end the run
             with ``error`` set.
     """
-    engine = _optimizer_factory(optimizer, optimizer_options or {})
+    engine = optimizer_factory(optimizer, optimizer_options or {})
     if not fmax > 0 or steps < 0:
         raise InputError(f"{fmax=}, {steps=}; expected fmax > 0 (eV/Å) and steps >= 0")
     start = time.perf_counter()
@@ -179,8 +179,12 @@ def _measure(task: _Task) -> tuple[Atoms, float, float]:
     return with_stored_results(task.work), energy, float(np.linalg.norm(forces.reshape(-1, 3), axis=1).max())
 
 
-def _optimizer_factory(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The class of an ASE optimizer with its options."""
+def optimizer_factory(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The class of an ASE optimizer with its options.
+
+    Raises:
+        InputError: There is no such optimizer, or an option is set by `relax` itself.
+    """
     known = {candidate.lower(): candidate for candidate in OPTIMIZERS}
     if str(name).lower() not in known:
         close = difflib.get_close_matches(str(name).lower(), known, n=1)

@@ -112,7 +112,7 @@ def test_info_tells_the_card_inside(tmp_path):
     path = save_potential(build_potential("modern-s"), tmp_path / "model.safetensors", extra={"model_card": card})
     told = json.loads(_run("info", path, "--json").stdout)
     assert (told["domain"], told["bad_at"], told["licence"]) == ("copper", "gold, silver", "MIT")
-    assert told["errors"].startswith("5.44 meV/atom and 51.5 meV/Å on 7 structures")
+    assert told["errors"].startswith("5.44 meV/atom and 51.5 meV/Å on 7 held-out structures")
     del errors["structures"]
     save_potential(build_potential("modern-s"), path, extra={"model_card": card})
     assert json.loads(_run("info", path, "--json").stdout)["errors"] is None

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from click.testing import CliRunner
 
 from faenet_calc.calculator.calculator import FAENetCalculator
 from faenet_calc.cli import main
+from faenet_calc.frames.config import FrameMode
+from faenet_calc.graphs.writing import reserved
 from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.potential.potential import build_potential
 
@@ -178,7 +181,7 @@ def test_nothing_is_overwritten_unasked(files, model, command):
     out = files / "out.extxyz"
     out.write_text("precious")
     refused = run(command, "-m", model, files / "crystals.extxyz@1", "-o", out)
-    assert refused.exit_code == 2 and "out.extxyz exists; give --overwrite" in refused.stderr
+    assert refused.exit_code == 2 and "out.extxyz exists; " in refused.stderr and "--overwrite" in refused.stderr
     assert out.read_text() == "precious"
     assert run(command, "-m", model, files / "crystals.extxyz@1", "-o", out, "--overwrite").exit_code == 0
     assert len(read(out)) == 4
@@ -187,7 +190,7 @@ def test_nothing_is_overwritten_unasked(files, model, command):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("absent/out.extxyz", "does not exist"), ("out.xyzzy", "format"), ("POSCAR", "holds one structure")],
+    [("absent/out.extxyz", "does not exist"), ("out.xyzzy", "format"), ("POSCAR", "holds a single structure")],
 )
 def test_outputs_that_cannot_be_written_are_refused_before_the_work(files, model, name, words):
     result = run("predict", "-m", model, files / "crystals.extxyz", "-o", files / name)
@@ -243,15 +246,90 @@ def test_relax_with_a_wrong_optimizer(files, model):
     assert result.exit_code == 2 and "choose from BFGS" in result.stderr
 
 
-def test_relax_goes_on_with_the_others(files, model):
+def test_relax_continues_with_the_other_structures(files, model):
+    crowded = bulk("Cu", a=0.3)  # atoms 0.2 Å apart
+    crowded.write(files / "crowded.cif")
+    out = files / "out.extxyz"
+    arguments = ("relax", "-m", model, files / "crowded.cif", files / "crystals.extxyz@1", "-o", out)
+    result = run(*arguments)
+    assert result.exit_code == 1 and "Error: " in result.stderr and "crowded.cif: overlapping atoms" in result.stderr
+    assert "2 structures in" in result.stdout and "1 converged, 1 not computed" in result.stdout
+    assert [atoms.get_chemical_formula() for atoms in read(out, ":")] == ["Cu4"]
+    rows = json.loads(run(*arguments, "--json", "--overwrite").stdout)["results"]
+    assert "overlapping atoms" in rows[0]["error"] and not rows[0]["converged"] and rows[1]["converged"]
+    assert run(*arguments[:4]).exit_code == 2, "no structure at all could be used"
+
+
+def test_relax_checks_its_outputs_before_the_work(files, model):
     folder = files / "steps"
     folder.mkdir()
     (folder / "slab.traj").write_text("precious")
-    arguments = ("-m", model, files / "slab.traj", files / "crystals.extxyz@1", "--trajectory", folder, "--json")
-    result = run("relax", *arguments)
-    rows = json.loads(result.stdout)["results"]
-    assert result.exit_code == 2 and "slab.traj exists" in rows[0]["error"] and rows[1]["converged"]
-    assert (folder / "slab.traj").read_text() == "precious"
+    result = run("relax", "-m", model, files / "crystals.extxyz@1", files / "slab.traj", "--trajectory", folder)
+    assert result.exit_code == 2 and "slab.traj exists; --resume continues it, --overwrite replaces it" in result.stderr
+    assert (folder / "slab.traj").read_text() == "precious" and len(list(folder.iterdir())) == 1
+    for option in ("--resume", "--overwrite"):
+        assert run("relax", "-m", model, files / "slab.traj", "-o", files, option).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["predict", "relax"])
+def test_an_output_is_written_by_one_process_at_a_time(files, model, command):
+    out = files / "out.extxyz"
+    with reserved(out):
+        result = run(command, "-m", model, files / "crystals.extxyz@1", "-o", out)
+    assert result.exit_code == 2 and "out.extxyz is being written by another process" in result.stderr
+    assert run(command, "-m", model, files / "crystals.extxyz@1", "-o", out).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["predict", "relax"])
+@pytest.mark.parametrize("name", ["out.cif", "out.vasp"])
+def test_formats_that_lose_results_are_announced(files, model, command, name):
+    slab = read(files / "slab.traj")
+    slab.pbc = [True, True, False]
+    slab.write(files / "open.traj")
+    result = run(command, "-m", model, files / "open.traj", "-o", files / name)
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("Warning: ") and name in line]
+    assert "does not hold energies and forces" in line and "TTF may be read back differently" in line
+    assert "Warning" not in run(command, "-m", model, files / "open.traj", "-o", files / "out.traj").stderr
+
+
+@pytest.mark.parametrize("frames", get_args(FrameMode))
+def test_frames(files, model, frames):
+    arguments = ("predict", "-m", model, files / "crystals.extxyz@2", "--json", "--dtype", "float64", "--seed", "3")
+    result = run(*arguments, "--frames", frames, "-p", "energy")
+    assert result.exit_code == 0, result.output
+    calc = FAENetCalculator(model, frames=frames, dtype="float64", seed=3)
+    (expected,) = calc.predict([read(files / "crystals.extxyz", 2)], properties=["energy"])
+    assert json.loads(result.stdout)["results"][0]["energy"] == pytest.approx(expected["energy"], abs=1e-12)
+
+
+def test_frames_change_relaxations_and_dynamics(files, model):
+    for command, key in (("relax", "energy"), ("md", "energy")):
+        arguments = (command, "-m", model, files / "crystals.extxyz@0", "--json", "--steps", "3", "--dtype", "float64")
+        values = []
+        for frames in ("one", "all"):
+            content = json.loads(run(*arguments, "--frames", frames).stdout)
+            values.append((content.get("results") or [content])[0][key])
+        assert values[0] != values[1] and values[0] == pytest.approx(values[1], abs=0.05)
+
+
+@pytest.mark.parametrize("device", ["meta", "abacus", "cuda:x", ""])
+def test_devices_that_cannot_compute(files, model, device):
+    result = run("predict", "-m", model, files / "slab.traj", "--device", device)
+    assert result.exit_code == 2 and f"'{device}' is not a device to compute on; choose cpu" in result.stderr
+
+
+def test_an_at_sign_in_a_file_name(files, model):
+    write(files / "slab@2.extxyz", read(files / "crystals.extxyz", ":2"))
+    rows = json.loads(run("predict", "-m", model, files / "slab@2.extxyz", "--json").stdout)["results"]
+    assert [row["file"].endswith("slab@2.extxyz") for row in rows] == [True, True]
+
+
+def test_a_reader_that_leaves_early_is_no_error(files, model):
+    command = [sys.executable, "-m", "faenet_calc", "predict", "-m", model, files / "crystals.extxyz"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == 1
 
 
 def test_warnings_are_one_line(files, model):
@@ -339,7 +417,7 @@ def test_md_watches_the_committee(files, committee):
 
 def test_md_takes_one_structure(files, model):
     result = run("md", "-m", model, files / "crystals.extxyz")
-    assert result.exit_code == 2 and "has 3 structures; pick one" in result.stderr
+    assert result.exit_code == 2 and "has 3 structures; select one" in result.stderr
     refused = run("md", "-m", model, files / "crystals.extxyz@0", "--max-committee-std", "0.1", "--steps", "1")
     assert refused.exit_code == 2 and "give several models" in refused.stderr
 
