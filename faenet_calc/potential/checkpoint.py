@@ -77,6 +77,7 @@ def save_potential(potential: Potential, path: str | Path, *, extra: Mapping[str
     return target
 
 
+@torch.inference_mode(False)
 def load_potential(
     name_or_path: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
 ) -> Potential:

@@ -23,6 +23,7 @@ from faenet_calc.potential.capabilities import Capabilities, ForcesChoice, Frame
 from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.potential.device import as_dtype
 from faenet_calc.potential.forward import forward
+from faenet_calc.potential.modes import differentiable, prediction_mode
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.potential.presets import preset as preset_config
 from faenet_calc.settings import from_mapping, to_mapping
@@ -120,8 +121,10 @@ class Potential(nn.Module):
             forces: "auto" is the checkpoint's own kind.
             generator: Needed for stochastic frames.
         """
-        graph = self.graph(structures)
-        return self.evaluate(graph, properties=properties, frames=frames, forces=forces, generator=generator).detach()
+        with prediction_mode(self.device):
+            graph = differentiable(self.graph(structures))
+            found = self.evaluate(graph, properties=properties, frames=frames, forces=forces, generator=generator)
+            return found.detach()
 
     def evaluate(
         self,
@@ -198,6 +201,7 @@ def _scatter_back(result: Prediction, graph: AtomGraph, kept: Tensor) -> Predict
     return dataclasses.replace(result, **changes)
 
 
+@torch.inference_mode(False)
 def build_potential(
     preset: str = "modern-s", *, seed: int = 0, dtype: str | torch.dtype = "float32", **overrides: Any
 ) -> Potential:

@@ -12,6 +12,7 @@ from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import PROPERTIES, ForcesChoice, FramesChoice, Request
 from faenet_calc.potential.committee import Committee
 from faenet_calc.potential.forward import DEFAULT_BYTES, bytes_per_edge_copy
+from faenet_calc.potential.modes import differentiable, prediction_mode
 from faenet_calc.potential.net_force import balanced_forces
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction, committee_average
@@ -153,8 +154,10 @@ class Predictor:
         ):
             key = self.committee.graph_of_member[number]
             graph = AtomGraph.batch([graphs[key] for graphs in batch])
-            with torch.no_grad():  # gradients are enabled where the request needs them
-                found = member.run(graph, request, generator=self.generator, memory_bytes=self.memory_bytes)
+            with prediction_mode(member.device):
+                found = member.run(
+                    differentiable(graph), request, generator=self.generator, memory_bytes=self.memory_bytes
+                )
             if found.forces is not None and self.kinds[number] == "direct" and self._balances(member):
                 found = dataclasses.replace(found, forces=balanced_forces(found.forces, graph))
             predictions.append(found)

@@ -138,3 +138,20 @@ def test_a_run_inside_another_mode_of_torch_is_the_same_run(data, tmp_path, mode
     with mode():
         inside = train(config(data, tmp_path / "inside"))
     assert inside.state.best == outside.state.best
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "nonsense"])
+def test_a_device_that_cannot_train_is_named(data, tmp_path, device):
+    result = CliRunner().invoke(main, command(data, tmp_path / "run", f"--device={device}"))
+    assert result.exit_code == 2 and device in result.stderr
+    assert "Error:" in result.stderr and "RuntimeError" not in result.stderr
+
+
+def test_a_closed_pipe_ends_a_command_quietly(data):
+    arguments = [sys.executable, "-m", "faenet_calc", "data", "stats", str(data)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.wait(60)
+    process.stderr.close()
+    assert "Error" not in errors and "Traceback" not in errors

@@ -1,0 +1,27 @@
+"""Torch's modes: predictions do not depend on the inference mode, gradient mode or autocast of the caller.
+
+Forces and stress are gradients of the energy, which tensors made in inference mode cannot have, and autocast would
+change the precision of the network behind the caller's back.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from faenet_calc.graphs.graph import AtomGraph
+
+
+@contextmanager
+def prediction_mode(device: torch.device) -> Iterator[None]:
+    """Gradients off until they are needed, no inference mode, no autocast."""
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def differentiable(graph: AtomGraph) -> AtomGraph:
+    """The same graph, copied if it was made in inference mode."""
+    if not graph.positions.is_inference():
+        return graph
+    return graph.replace(**{field.name: getattr(graph, field.name).clone() for field in dataclasses.fields(graph)})
