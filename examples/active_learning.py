@@ -1,10 +1,10 @@
-"""Active learning: MD until a committee disagrees, label what it met with a reference, fine-tune, repeat.
+"""Active learning: run MD until a committee disagrees, label the structures found, fine-tune, repeat.
 
 python examples/active_learning.py [--quick] [--out FOLDER] [--start slab.extxyz] [--calculator my_package.MyDFT]
 
-OUT/0, OUT/1, … hold the MD runs, new labels and fine-tuned members of each generation; the same command goes on where a
-stopped one was. The table's errors are on the newly labelled structures: "after" has them in the training set, so it
-shows that they were learnt, not how the model does elsewhere.
+OUT/0, OUT/1, … contain the MD runs, new labels and fine-tuned members of each generation; an interrupted run is resumed
+by the same command. The errors in the table are on the newly labelled structures: "after" includes them in the training
+set, so it shows that they were learned, not how the model performs elsewhere.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from faenet_calc.simulate.md import MDStoppedWarning
 from faenet_calc.training.config_file import read_config
 from faenet_calc.training.loop import train
 
-QUICK = {"members": 2, "steps": 100, "runs": 2, "labels": 5, "visits": 300}  # tiny networks besides
+QUICK = {"members": 2, "steps": 100, "runs": 2, "labels": 5, "visits": 300}  # with tiny networks
 FULL = {"members": 4, "steps": 5000, "runs": 4, "labels": 10, "visits": 20000}
 TINY = ("model.hidden_channels=48", "model.filters=32", "model.interactions=2", "model.cutoff=4.0")
 SHORT = ("optim.batch_size=4", "optim.ema_decay=0.97")
@@ -46,7 +46,7 @@ def label(structures: list[Atoms], reference: Calculator, path: Path) -> None:
 def committee(
     folder: Path, data: Path, settings: list[str], before: list[Path], args: argparse.Namespace
 ) -> list[Path]:
-    """Members of different seeds, trained from scratch or continued from those before; however few the new data."""
+    """Train committee members with different seeds, from scratch or starting from earlier members."""
     epochs = -(-args.visits * (1 if before else 2) // len(read(data, ":")))
     settings = [*settings, f"data.train={json.dumps([str(data)])}", f"run.max_epochs={epochs}"]
     found = []
@@ -58,13 +58,13 @@ def committee(
 
 
 def disagreement(calc: FAENetCalculator, structures: list[Atoms]) -> list[float]:
-    """(eV/Å) the largest spread of a force over the committee in each structure."""
+    """Largest standard deviation of a force over the committee (eV/Å), for each structure."""
     votes = calc.predict(structures, properties=("forces_var",))
     return [float(np.sqrt(vote["forces_var"].sum(axis=1).max())) for vote in votes]
 
 
 def explore(folder: Path, models: list[Path], start: Atoms, args: argparse.Namespace) -> list[Atoms]:
-    """MD runs until the committee is unsure; from each, the structures on which it agrees least."""
+    """Run MD until the committee is uncertain; return the structures with the largest disagreement."""
     calc, chosen = FAENetCalculator(models), []
     if disagreement(calc, [start])[0] > args.max_std:
         start.info = {"md_run": 0, "md_steps": 0}
@@ -83,7 +83,7 @@ def explore(folder: Path, models: list[Path], start: Atoms, args: argparse.Names
 
 
 def force_error(models: list[Path], structures: list[Atoms]) -> float:
-    """(meV/Å) mean absolute error of the committee's average."""
+    """Mean absolute error of the committee mean (meV/Å)."""
     answers = FAENetCalculator(models).predict(structures, properties=("forces",))
     errors = [answer["forces"] - atoms.get_forces() for answer, atoms in zip(answers, structures, strict=True)]
     return 1000 * float(np.abs(np.concatenate(errors)).mean())
@@ -91,25 +91,27 @@ def force_error(models: list[Path], structures: list[Atoms]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny networks and short runs: a minute")
+    parser.add_argument("--quick", action="store_true", help="tiny networks and short runs (about a minute)")
     parser.add_argument("--out", type=Path, default=Path("demo-output/active-learning"), help="folder for files")
-    parser.add_argument("--start", type=Path, help="what to simulate; by default an adatom on Cu(111)")
+    parser.add_argument("--start", type=Path, help="structure to simulate (default: an adatom on Cu(111))")
     parser.add_argument("--calculator", default="ase.calculators.emt.EMT", help="import path of the reference")
-    parser.add_argument("--temperature", type=float, default=600.0, help="K")
-    parser.add_argument("--max-std", type=float, default=0.2, help="eV/Å: spread of a force over the committee")
+    parser.add_argument("--temperature", type=float, default=600.0, help="temperature in K")
+    parser.add_argument(
+        "--max-std", type=float, default=0.2, help="limit on the force spread over the committee in eV/Å"
+    )
     parser.add_argument("--generations", type=int, default=3)
     parser.set_defaults(**FULL)
     args = parser.parse_args()
     vars(args).update(QUICK if args.quick else {})
     args.out.mkdir(parents=True, exist_ok=True)
-    warnings.simplefilter("ignore", MDStoppedWarning)  # to be stopped is the purpose
+    warnings.simplefilter("ignore", MDStoppedWarning)  # stopping is intended
     reference = build_calculator(CalculatorConfig(factory=args.calculator))
     start = fcc111("Cu", (2, 2, 3), a=3.6, vacuum=8.0, periodic=True)
     add_adsorbate(start, "Cu", 2.0, "fcc")
     start = read(args.start) if args.start else start
     start.info = {}
 
-    data = [args.out / "first.extxyz"]  # small displacements; give your own set by putting it here
+    data = [args.out / "first.extxyz"]  # small displacements; replace by your own data
     if not data[0].exists():
         rattled = [start.copy() for _ in range(16)]
         for seed, atoms in enumerate(rattled):

@@ -1,4 +1,4 @@
-"""Adsorption energies of CO over the sites of Cu(111), found by ASE and by pymatgen.
+"""Adsorption energies of CO at the sites of Cu(111) found by ASE and by pymatgen.
 
 python examples/adsorption_sites.py [--quick] [--out FOLDER]
 """
@@ -37,7 +37,7 @@ def sites_of_pymatgen(slab: Atoms) -> dict[str, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small slab and loose forces")
+    parser.add_argument("--quick", action="store_true", help="small slab and loose force limit")
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Energy against volume of copper: lattice constant and bulk modulus, also from relaxing the cell.
+"""Equation of state of copper: lattice constant and bulk modulus, compared with a cell relaxation.
 
 python examples/equation_of_state.py [--quick] [--out FOLDER]
 """

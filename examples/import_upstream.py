@@ -17,13 +17,13 @@ from ase.build import add_adsorbate, fcc111, molecule
 
 from faenet_calc import FAENetCalculator, build_potential
 
-# Upstream's constructor arguments; what can be read off the weights may be left out.
+# Constructor arguments of the original code; those that follow from the weights may be omitted.
 CONFIG = {"act": "swish", "skip_co": False, "energy_head": "weighted-av-final-embeds", "mp_type": "updownscale_base"}
 CONFIG |= {"frame_averaging": "2D", "fa_method": "all", "regress_forces": "direct", "graph_rewiring": "remove-tag-0"}
 
 
 def write_upstream_file(path: Path) -> None:
-    """A state dict as `torch.save(model.state_dict(), path)` of the original code leaves it, and its config beside."""
+    """Write a state dict as the original code does with `torch.save(model.state_dict(), path)`, and its config."""
     potential = build_potential("paper-s2ef", hidden_channels=256, filters=32, interactions=2, gaussians=20, seed=1)
     names = {"atom_embedding.": "embed_block.", "edge_embedding.": "embed_block."}
     weights = {}
@@ -37,7 +37,7 @@ def write_upstream_file(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the same, this example is quick")
+    parser.add_argument("--quick", action="store_true", help="no effect, this example is quick")
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def main() -> None:
     slab.set_tags([0] * 8 + [1] * 4)
     add_adsorbate(slab, molecule("CO", tags=[2, 2]), 1.9, "ontop", mol_index=1)
     calc = FAENetCalculator(ours)
-    # The .pt file can be given as it is, too.
+    # The .pt file can also be used directly.
     for name, calculator in {"converted": calc, "as it is": FAENetCalculator(upstream)}.items():
         energy, forces = calculator.get_potential_energy(slab), calculator.get_forces(slab)
         print(f"{name:<10} energy {energy:.6f}, largest force component {abs(forces).max():.6f} (random weights)")

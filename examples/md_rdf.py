@@ -16,7 +16,7 @@ from faenet_calc import FAENetCalculator, run_md
 
 
 def radial_distribution(snapshots: list[Atoms], cutoff: float, n_bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distances (Å) and g(r), the density of neighbours over that of an ideal gas."""
+    """Distances (Å) and radial distribution function g(r)."""
     edges = np.linspace(0.0, cutoff, n_bins + 1)
     shells = 4 / 3 * np.pi * np.diff(edges**3)
     counts = np.zeros(n_bins)
@@ -52,10 +52,10 @@ def main() -> None:
     if result.drift is not None:
         print(f"drift of the conserved quantity {result.drift.meV_per_atom_ps:.4f} meV/atom/ps")
 
-    snapshots = read(trajectory, index=":")[len(result.times_fs) // 4 :]  # without the first quarter
+    snapshots = read(trajectory, index=":")[len(result.times_fs) // 4 :]  # discard the first quarter
     distance, g = radial_distribution(snapshots, cutoff=7.0, n_bins=70)
     first = distance[np.argmax(g)]
-    print(f"first peak of g(r) at {first:.2f} Å, neighbours of the ideal lattice {3.63 / np.sqrt(2):.2f} Å")
+    print(f"first peak of g(r) at {first:.2f} Å, nearest neighbors of the ideal lattice at {3.63 / np.sqrt(2):.2f} Å")
     np.savetxt(args.out / "rdf.txt", np.column_stack([distance, g]), header="r/Å g(r)", fmt="%.4f")
 
     try:

@@ -1,4 +1,4 @@
-"""Barrier of an oxygen atom that hops from an fcc to an hcp hollow of Cu(111), by a climbing-image NEB.
+"""Barrier for the hop of an oxygen atom from an fcc to an hcp hollow of Cu(111), with a climbing-image NEB.
 
 python examples/neb_diffusion.py [--quick] [--out FOLDER]
 """
@@ -33,7 +33,7 @@ def main() -> None:
 
     images = [ends[0].copy() for _ in range(n_between + 1)] + [ends[1].copy()]
     for image in images:
-        image.calc = calc  # one calculator serves all images
+        image.calc = calc  # all images share one calculator
     band = NEB(images, climb=True, method="improvedtangent", allow_shared_calculator=True)
     band.interpolate(mic=True)
     converged = FIRE(band, logfile=None).run(fmax=fmax, steps=steps)

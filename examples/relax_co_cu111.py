@@ -1,4 +1,4 @@
-"""Relax CO on Cu(111): energies, adsorption energy, bond lengths, a picture and a trajectory. `make demo` runs this.
+"""Relax CO on Cu(111): energies, adsorption energy, bond lengths, a picture and a trajectory (`make demo`).
 
 python examples/relax_co_cu111.py [--quick] [--out FOLDER]
 """
@@ -15,7 +15,7 @@ from faenet_calc import FAENetCalculator, relax
 
 
 def draw(before: Atoms, after: Atoms, path: Path) -> None:
-    """Side and top view, before and after."""
+    """Draw side and top views before and after the relaxation."""
     try:
         import matplotlib
     except ImportError:
@@ -36,7 +36,7 @@ def draw(before: Atoms, after: Atoms, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smaller slab")
+    parser.add_argument("--quick", action="store_true", help="smaller slab")
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

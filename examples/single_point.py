@@ -31,7 +31,7 @@ def main() -> None:
         print(f"  {atom.symbol}{atom.index}  force {force[0]:8.4f} {force[1]:8.4f} {force[2]:8.4f} eV/Å")
     print("  stress (xx yy zz yz xz xy)", np.array2string(copper.get_stress() / GPA, precision=3), "GPa")
 
-    # Many structures in a few batches: faster than one by one.
+    # Predicting many structures in batches is faster than one by one.
     size = (1, 1, 3) if args.quick else (2, 2, 4)
     structures = {
         "Cu bulk": bulk("Cu"),

@@ -1,4 +1,4 @@
-"""How sure is the model? The spread over frames costs nothing; a committee costs one calculation per member.
+"""Uncertainty from the spread over frames (no extra cost) and from a committee (one calculation per member).
 
 python examples/uncertainty.py [--quick] [--out FOLDER]
 """
@@ -16,9 +16,9 @@ from faenet_calc.potential.shipped import default_name
 
 
 def members(n_members: int) -> list[Potential]:
-    """A committee for show: the default model and copies with slightly other weights.
+    """Committee for demonstration: the default model and copies with slightly perturbed weights.
 
-    A real one is trained n times from other seeds; give FAENetCalculator the list (or a glob) of its files.
+    Train real committees with different seeds and pass the files (a list or a glob) to FAENetCalculator.
     """
     model = load_potential(default_name(), device="cpu")
     generator = torch.Generator().manual_seed(0)
@@ -34,13 +34,13 @@ def members(n_members: int) -> list[Potential]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smaller slab")
+    parser.add_argument("--quick", action="store_true", help="smaller slab")
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
     slab = fcc111("Cu", (1, 1, 3) if args.quick else (2, 2, 4), a=3.63, vacuum=8.0)
-    noises = (0.0, 0.1, 0.2, 0.4)  # Å; the further from equilibrium, the less the model has seen
+    noises = (0.0, 0.1, 0.2, 0.4)  # Å; far from equilibrium there are fewer training structures
     structures = []
     for noise in noises:
         atoms = slab.copy()
@@ -62,7 +62,7 @@ def main() -> None:
         lines.append(f"{noise:>8.2f} " + " ".join(f"{1000 * value:>13.2f}" for value in values))
     print("\n".join(lines))
     (args.out / "uncertainty.txt").write_text("\n".join(lines) + "\n")
-    print("In molecular dynamics, run_md(..., max_frame_std=0.5) stops when the model gets unsure.")
+    print("In molecular dynamics, run_md(..., max_frame_std=0.5) stops when the model becomes uncertain.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Vibrations of CO in the gas and on Cu(111), and what they do to the free energy of adsorption.
+"""Vibrations of CO in the gas phase and on Cu(111), and the free energy of adsorption.
 
 python examples/vibrations.py [--quick] [--out FOLDER]
 """
@@ -18,8 +18,8 @@ from faenet_calc import FAENetCalculator, relax
 
 
 def vibrational_energies(atoms: Atoms, calc: FAENetCalculator, indices: list[int], folder: Path) -> np.ndarray:
-    """Quanta (eV, complex: imaginary for unstable modes) of the atoms in ``indices``, by finite differences."""
-    shutil.rmtree(folder, ignore_errors=True)  # results of an earlier run
+    """Vibrational energies (eV; imaginary for unstable modes) of the atoms in ``indices``, by finite differences."""
+    shutil.rmtree(folder, ignore_errors=True)  # remove results of an earlier run
     atoms = atoms.copy()
     atoms.calc = calc
     vibrations = Vibrations(atoms, indices=indices, name=str(folder))
@@ -29,13 +29,13 @@ def vibrational_energies(atoms: Atoms, calc: FAENetCalculator, indices: list[int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smaller slab")
+    parser.add_argument("--quick", action="store_true", help="smaller slab")
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
-    parser.add_argument("--temperature", type=float, default=300.0, help="K")
+    parser.add_argument("--temperature", type=float, default=300.0, help="temperature in K")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
-    calc = FAENetCalculator(dtype="float64")  # differences of small displacements
+    calc = FAENetCalculator(dtype="float64")  # finite differences need float64
     slab = fcc111("Cu", (2, 2, 2) if args.quick else (2, 2, 4), a=3.63, vacuum=8.0)
     slab.set_constraint(FixAtoms(mask=slab.get_tags() > 1))
     start = slab.copy()
@@ -51,7 +51,7 @@ def main() -> None:
         words = [f"{abs(e) / units.invcm:.0f}{'i' if abs(e.imag) > abs(e.real) else ''}" for e in (a, b)]
         print(f"{n:>4} {words[0]:>10} {words[1]:>14}")
 
-    # Six modes on the surface, of which soft ones (below 50 cm-1, or imaginary) are counted at 50 cm-1.
+    # Six modes on the surface; soft modes (below 50 cm-1 or imaginary) are set to 50 cm-1.
     harmonic = HarmonicThermo(np.maximum(on_slab.real, 50 * units.invcm))
     ideal = IdealGasThermo(in_gas.real[-1:], "linear", atoms=gas.atoms, symmetrynumber=1, spin=0, potentialenergy=0.0)
     free_adsorbed = harmonic.get_helmholtz_energy(args.temperature, verbose=False)

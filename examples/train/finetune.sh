@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A shipped or an own model taught new data, with its errors before and after:
+# Fine-tune a shipped or your own model on new data, and print its errors before and after:
 #   bash examples/train/finetune.sh copper-s new.extxyz runs/tuned [--set finetune.replay=[old.extxyz] …]
-# New elements are learnt, element references are fitted to the new data; parts named in finetune.freeze stay as they are.
+# New elements are added and element references are fitted to the new data; parts listed in finetune.freeze are not trained.
 set -euo pipefail
 model=$1 data=$2 out=$3
 shift 3
 
-# Two codes count energies from different zeros: --align compares after fitting one offset per element.
+# Codes have different energy zeros: --align fits one offset per element before comparing.
 faenet-calc evaluate -m "$model" "$data" --align --symmetry 0
 faenet-calc train "$data" -o "$out" --finetune-from "$model" --set finetune.freeze=[edge_embedding] --set optim.lr=1e-3 "$@"
 faenet-calc evaluate -m "$out/best.safetensors" "$data" --symmetry 0

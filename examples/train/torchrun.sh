@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One run on two processes of this machine (gloo on CPUs, nccl on GPUs); after a stop, the same command goes on:
+# One run in two processes on this machine (gloo on CPUs, nccl on GPUs); the same command resumes an interrupted run:
 #   bash examples/train/torchrun.sh data.extxyz runs/two [--set run.time_limit_s=600 …]
 # optim.batch_size is per process; the learning rate stays that of the whole batch.
 set -euo pipefail
