@@ -101,6 +101,12 @@ def _around_axes(
     negligible = 1e-6 if centred.dtype == torch.float64 else 1e-3
     if float(torch.linalg.vector_norm(perpendicular.detach(), dim=2).max()) <= negligible * float(radius.detach()):
         e2 = torch.stack([_any_perpendicular(one) for one in e1.detach()])
+        # Both perpendicular directions: the average of a rank-2 tensor is then independent of their choice.
+        e1, e2, share = (
+            e1.repeat(2, 1),
+            torch.cat([e2, torch.linalg.cross(e1.detach(), e2, dim=1)]),
+            share.repeat(2) / 2,
+        )
         e2 = e2 - (e2 * e1).sum(dim=1, keepdim=True) * e1
         return _flipped(e1, e2, share, torch.full_like(share, 0.5))
     distance = _lengths(perpendicular)

@@ -34,6 +34,7 @@ EXAMPLES = {
     "md_rdf.py": (["temperature", "first peak"], ["rdf.png", "rdf.txt", "md.traj"]),
     "vibrations.py": (["cm-1", "free energy of adsorption"], []),
     "equation_of_state.py": (["lattice constant", "bulk modulus"], ["equation_of_state.png"]),
+    "frame_averaging.py": (["frame averaged: energy changes by", "bare network", "force MAE"], ["edge_network.pt"]),
     "uncertainty.py": (["spread over frames", "committee"], ["uncertainty.txt"]),
     "import_upstream.py": (["converted", "as it is", "direct"], ["imported.safetensors"]),
     "active_learning.py": (
