@@ -250,6 +250,7 @@ class FAENetCalculator(Calculator):
         first = committee.members[0]
         return {
             "names": [member.config.name for member in committee.members],
+            "paths": [member.metadata.get("path") for member in committee.members],
             "n_members": len(committee.members),
             "n_parameters": sum(parameter.numel() for parameter in first.parameters()),
             "device": str(first.device),

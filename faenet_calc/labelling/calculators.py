@@ -146,9 +146,9 @@ def _check_names(config: CalculatorConfig) -> None:
 
 def _model_files(config: CalculatorConfig, calculator: Calculator) -> Iterator[Path]:
     """The files that a calculator was loaded from: those of a FAENetCalculator, otherwise files named in kwargs."""
-    committee = getattr(calculator, "committee", None)
-    if committee is not None:
-        yield from (Path(member.metadata["path"]) for member in committee.members if "path" in member.metadata)
+    info = getattr(calculator, "info", None)
+    if isinstance(info, dict) and "paths" in info:
+        yield from (Path(path) for path in info["paths"] if path is not None)
         return
     for value in config.kwargs.values():
         for item in value if isinstance(value, list) else [value]:
