@@ -5,6 +5,7 @@ order of operations, so that a reused list and a fresh one give the same edges b
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import vesin
@@ -110,7 +111,12 @@ def axis_heights(cell: ArrayLike, pbc: ArrayLike) -> Floats:
 
     Zero for a vector that is zero or lies in the plane of the others.
     """
-    cell, periodic = np.asarray(cell, dtype=np.float64), np.asarray(pbc, dtype=bool)
+    return _axis_heights(np.asarray(cell, dtype=np.float64).tobytes(), np.asarray(pbc, dtype=bool).tobytes())
+
+
+@lru_cache(maxsize=64)  # the cell is the same at every step of a simulation
+def _axis_heights(cell_bytes: bytes, pbc_bytes: bytes) -> Floats:
+    cell, periodic = np.frombuffer(cell_bytes).reshape(3, 3), np.frombuffer(pbc_bytes, dtype=bool)
     heights = np.full(3, np.inf)
     for axis in np.flatnonzero(periodic):
         others = cell[[other for other in np.flatnonzero(periodic) if other != axis]]
@@ -119,6 +125,7 @@ def axis_heights(cell: ArrayLike, pbc: ArrayLike) -> Floats:
         _, spread, directions = np.linalg.svd(others, full_matrices=False)
         plane = directions[spread > 1e-12]
         heights[axis] = np.linalg.norm(cell[axis] - plane.T @ (plane @ cell[axis]))
+    heights.flags.writeable = False
     return heights
 
 

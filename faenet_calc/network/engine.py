@@ -115,11 +115,9 @@ def engine_for(model: FAENet) -> "Engine | None":
             for name in group
         ]
         kept = _kept[model] = _Kept(slots)
-    version = tuple(
-        (value.data_ptr(), value.dtype, 0 if value.is_inference() else value._version)
-        for value in (group[name] for group, name in kept.slots)
-        if value is not None
-    )
+    tensors = [value for group, name in kept.slots if (value := group[name]) is not None]
+    version = [0 if value.is_inference() else value._version for value in tensors]
+    version += [value.data_ptr() for value in tensors]
     if kept.version != version:
         kept.version, kept.engine = version, Engine(model) if supports(model) else None
     return kept.engine
@@ -131,11 +129,11 @@ class _Kept:
 
     Attributes:
         slots: Dictionaries of parameters and buffers, each with a name in it.
-        version: Address, type and number of changes of every tensor.
+        version: Number of changes and address of every tensor.
     """
 
     slots: list[tuple[dict[str, Any], str]]
-    version: tuple[Any, ...] | None = None
+    version: list[int] | None = None
     engine: "Engine | None" = None
 
 

@@ -281,13 +281,14 @@ def _averages(
     normalization: NormalizationConfig, geometry: _Geometry, output: NetworkOutput, request: Request
 ) -> dict[str, Tensor]:
     """Averages over frames in physical units, by the names of :class:`Prediction`."""
-    graph, frames, framed, wanted = geometry.graph, geometry.frames, geometry.framed, request.properties
+    graph, frames, wanted = geometry.graph, geometry.frames, request.properties
     energy_of_copy = output.energy.to(graph.positions.dtype) * normalization.scale
     averaged = _average(frames, energy_of_copy, graph.n_graphs)
     references = graph.cell.new_tensor(normalization.reference_table)[graph.atomic_numbers]
     energy = averaged + normalization.shift + graph.sum_over_atoms(references)
     result: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom, "energy": energy}
     if "energies" in wanted and output.node_energy is not None:
+        framed = geometry.framed
         weight = frames.weight[framed.frame_of_node] * normalization.scale
         weighted = output.node_energy.to(energy.dtype) * weight
         share = (normalization.shift / graph.atoms_per_graph.to(energy.dtype))[graph.graph_of_atom]
@@ -297,7 +298,7 @@ def _averages(
         result["energy_frame_std"] = _average(frames, deviation, graph.n_graphs).sqrt()
     if request.direct:
         assert output.node_force is not None
-        rotation = frames.rotation.index_select(0, framed.frame_of_node)
+        framed, rotation = geometry.framed, frames.rotation.index_select(0, geometry.framed.frame_of_node)
         forces = out_of_frame(output.node_force.to(rotation.dtype) * normalization.force_scale, rotation)
         weighted = forces * frames.weight[framed.frame_of_node][:, None]
         result["direct_forces"] = forces.new_zeros(graph.n_atoms, 3).index_add(0, framed.atom_of_node, weighted)
