@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from ase import Atoms
 from numpy.typing import NDArray
 
@@ -169,7 +168,7 @@ class GraphSource:
     def _check_isolated(self, graph: AtomGraph, cutoff: float) -> None:
         if graph.n_atoms == 1 or self.on_isolated_atoms == "ignore":
             return
-        isolated = torch.nonzero(torch.bincount(graph.centre, minlength=graph.n_atoms) == 0)[:, 0].tolist()
+        isolated = np.flatnonzero(np.bincount(graph.centre.cpu().numpy(), minlength=graph.n_atoms) == 0).tolist()
         if not isolated:
             return
         message = (

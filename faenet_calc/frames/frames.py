@@ -5,6 +5,7 @@ the frame is rotated back with ``force @ U.T`` (paper Eq. 3-4). A structure has 
 to one; the potential averages over them (paper Eq. 1). Only edge vectors are rotated, never positions or the cell.
 """
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -172,13 +173,29 @@ def _sign_choices(mode: FrameMode, proper: bool) -> Tensor:
     return {"one": flips[:1], "pair": flips[:2]}.get(mode, flips)
 
 
+def _lattice_frames(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) -> Frames:
+    axes = lattice.lattice_axes(cell, special)
+    return _uniform(axes[:, None] @ _sign_choices(mode, proper).to(axes)[None])
+
+
+@functools.lru_cache(maxsize=16)  # in simulations the cell is often the same at every step
+def _kept_lattice_frames(
+    cell: bytes, dtype: torch.dtype, special: tuple[int, ...], mode: FrameMode, proper: bool
+) -> Frames:
+    """Lattice frames of cells [n_graphs, 3, 3] that are not differentiated."""
+    cells = torch.frombuffer(bytearray(cell), dtype=dtype).reshape(-1, 3, 3)
+    return _lattice_frames(cells, torch.tensor(special), mode, proper)
+
+
 def _natural_frames(graph: AtomGraph, config: FramesConfig, mode: FrameMode, vacuum: float) -> Frames:
     """Lattice frames where two or three directions are periodic, weighted pair frames elsewhere."""
     n_periodic = graph.pbc.sum(dim=1)
     if bool((n_periodic >= 2).all()) and mode != "exact":
         special, _ = lattice.special_vectors(graph, vacuum)
-        axes = lattice.lattice_axes(graph.cell, special)
-        return _uniform(axes[:, None] @ _sign_choices(mode, config.proper).to(axes)[None])
+        if graph.cell.requires_grad or graph.cell.device.type != "cpu":
+            return _lattice_frames(graph.cell, special, mode, config.proper)
+        cell = graph.cell.numpy().tobytes()
+        return _kept_lattice_frames(cell, graph.cell.dtype, tuple(special.tolist()), mode, config.proper)
     rotations, weights = [], []
     for member, directions in zip(graph.split(), n_periodic.tolist(), strict=True):
         rotation, weight = _frames_of_one(member, directions, config, mode, vacuum)

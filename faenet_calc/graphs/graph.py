@@ -60,7 +60,7 @@ class AtomGraph:
     shift: Tensor
 
     def __post_init__(self) -> None:
-        n_atoms, n_graphs, n_edges = len(self.positions), len(self.cell), len(self.centre)
+        n_atoms, n_graphs, n_edges = self.n_atoms, self.n_graphs, self.n_edges
         expected = {
             "positions": (n_atoms, 3),
             "atomic_numbers": (n_atoms,),
@@ -72,23 +72,23 @@ class AtomGraph:
             "shift": (n_edges, 3),
         }
         for name, shape in expected.items():
-            if tuple(getattr(self, name).shape) != shape:
+            if getattr(self, name).shape != shape:
                 raise ValueError(f"AtomGraph.{name} has shape {tuple(getattr(self, name).shape)}, expected {shape}")
 
     @property
     def n_atoms(self) -> int:
         """Number of atoms in the batch."""
-        return len(self.positions)
+        return self.positions.shape[0]
 
     @property
     def n_graphs(self) -> int:
         """Number of structures in the batch."""
-        return len(self.cell)
+        return self.cell.shape[0]
 
     @property
     def n_edges(self) -> int:
         """Number of directed edges in the batch."""
-        return len(self.centre)
+        return self.centre.shape[0]
 
     @property
     def graph_of_edge(self) -> Tensor:
@@ -112,8 +112,11 @@ class AtomGraph:
 
     def edge_vectors(self) -> Tensor:
         """[n_edges, 3] (Å): r_j + shift @ cell - r_i, differentiable in positions and cell."""
-        difference = self.positions[self.neighbor] - self.positions[self.centre]
-        images = torch.einsum("ek,ekx->ex", self.shift.to(self.cell.dtype), self.cell[self.graph_of_edge])
+        difference = self.positions.index_select(0, self.neighbor) - self.positions.index_select(0, self.centre)
+        shift = self.shift.to(self.cell.dtype)
+        if self.n_graphs == 1:
+            return difference + shift @ self.cell[0]
+        images = torch.einsum("ek,ekx->ex", shift, self.cell.index_select(0, self.graph_of_edge))
         return difference + images
 
     def pairs(self) -> tuple[Tensor, Tensor]:

@@ -115,9 +115,12 @@ def engine_for(model: FAENet) -> "Engine | None":
             for name in group
         ]
         kept = _kept[model] = _Kept(slots)
-    tensors = [value for group, name in kept.slots if (value := group[name]) is not None]
-    version = [0 if value.is_inference() else value._version for value in tensors]
-    version += [value.data_ptr() for value in tensors]
+    version = [
+        number
+        for group, name in kept.slots
+        if (value := group[name]) is not None
+        for number in (value.data_ptr(), 0 if value.is_inference() else value._version)
+    ]
     if kept.version != version:
         kept.version, kept.engine = version, Engine(model) if supports(model) else None
     return kept.engine
@@ -250,10 +253,10 @@ class Engine:
         threads = n_threads(self._library)
         arrays = inputs | outputs
         call = _Batch(
-            n_graphs=len(inputs["atom_start"]) - 1,
-            n_atoms=len(inputs["kind"]),
-            n_edges=len(inputs["centre"]),
-            n_frames=len(inputs["seed"]),
+            n_graphs=inputs["atom_start"].shape[0] - 1,
+            n_atoms=inputs["kind"].shape[0],
+            n_edges=inputs["centre"].shape[0],
+            n_frames=inputs["seed"].shape[0],
             share_inverse=share_inverse,
             edges_per_group=EDGES_PER_GROUP * threads,
             threads=threads,
@@ -337,7 +340,7 @@ _CHECKED = {
 
 
 def _check_arrays(inputs: dict[str, Tensor]) -> None:
-    n_edges, n_frames, starts = len(inputs["centre"]), len(inputs["seed"]), len(inputs["atom_start"])
+    n_edges, n_frames, starts = (inputs[name].shape[0] for name in ("centre", "seed", "atom_start"))
     expected = {
         "edge_start": (starts,),
         "frame_start": (starts,),

@@ -8,7 +8,7 @@ edge vectors V and rotations U at once and released; positions and strain follow
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -284,7 +284,7 @@ def _averages(
     graph, frames, wanted = geometry.graph, geometry.frames, request.properties
     energy_of_copy = output.energy.to(graph.positions.dtype) * normalization.scale
     averaged = _average(frames, energy_of_copy, graph.n_graphs)
-    references = graph.cell.new_tensor(normalization.reference_table)[graph.atomic_numbers]
+    references = _table(normalization.reference_table).to(graph.cell).index_select(0, graph.atomic_numbers)
     energy = averaged + normalization.shift + graph.sum_over_atoms(references)
     result: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom, "energy": energy}
     if "energies" in wanted and output.node_energy is not None:
@@ -305,6 +305,11 @@ def _averages(
         if "forces_frame_std" in wanted:
             result["forces_frame_std"] = _spread(geometry, forces)
     return result
+
+
+@lru_cache(maxsize=8)
+def _table(values: tuple[float, ...]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _derivatives(geometry: _Geometry, network: _NetworkPass, energy: Tensor, request: Request) -> dict[str, Tensor]:
