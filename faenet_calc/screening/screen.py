@@ -18,6 +18,8 @@ from faenet_calc.files import write_atomically
 from faenet_calc.graphs.reading import read_structures
 from faenet_calc.progress import progress_bar
 from faenet_calc.screening.adsorbates import Adsorbate, adsorbate
+from faenet_calc.screening.dask_runner import dask_client, run_on_dask
+from faenet_calc.screening.export import check_export, export_best
 from faenet_calc.screening.gas import GasReference, gas_molecules, gas_reference, reference_molecules
 from faenet_calc.screening.placement import Configuration, configurations
 from faenet_calc.screening.results import Row
@@ -64,8 +66,14 @@ def screen(
     coverages: Sequence[int] = (1,),
     min_width_A: float = 0.0,
     gas: Mapping[str, str] | None = None,
+    workers: int = 1,
+    scheduler: str | None = None,
+    slurm: dict[str, str] | None = None,
+    threads: int | None = None,
     shard: tuple[int, int] | None = None,
     resume: bool = False,
+    top: int | None = None,
+    export: str | None = None,
     progress: bool = False,
 ) -> ScreenResult:
     """Relax every adsorbate on every site of every slab and tabulate adsorption energies.
@@ -81,14 +89,21 @@ def screen(
         coverages: Numbers of adsorbates per cell.
         min_width_A: Repeat given slabs in the plane until both heights of the cell reach this length (Å).
         gas: Element -> gas molecule, in place of the defaults of ``gas``.
+        workers: Worker processes; 1 without ``scheduler`` and ``slurm`` computes in this process.
+        scheduler: Address of a running Dask scheduler.
+        slurm: Options of SLURM jobs, see ``dask_runner.slurm_cluster``.
+        threads: Torch threads per worker; None for 1 with several workers.
         shard: (i, n): compute the i-th of n parts only, counted from 0; all parts share ``out_dir``.
         resume: Continue the screening in ``out_dir``; finished configurations are not computed again.
+        top: Export this many of the most stable configurations of every slab, adsorbate and coverage.
+        export: Format of the export: ``vasp`` or ``espresso``.
         progress: Show a progress bar.
 
     Raises:
         InputError: For inputs that cannot be read, or a folder that holds another screening.
     """
     settings = settings or RelaxSettings()
+    check_export(export, top)
     chosen_slabs = _named([_as_slab(one, min_width_A) for one in slabs])
     chosen_adsorbates = {one.name: one for one in map(_as_adsorbate, adsorbates)}
     if not chosen_slabs or not chosen_adsorbates:
@@ -99,19 +114,39 @@ def screen(
     store = ScreenStore(out_dir)
     inputs = _inputs(chosen_slabs, chosen_adsorbates, molecules, settings, calc, rotations, coverages)
     store.begin(inputs, resume=resume or shard is not None)
-    context = _context(store, calculator, device, calc, settings, chosen_slabs, chosen_adsorbates, molecules)
+    distributed = workers > 1 or scheduler is not None or slurm is not None
+    context = _context(
+        store,
+        model=calculator,
+        device=device,
+        threads=1 if distributed and threads is None else threads,
+        calc=calc,
+        settings=settings,
+        slabs=chosen_slabs,
+        adsorbates=chosen_adsorbates,
+        molecules=molecules,
+    )
     todo = _pending(context, chosen_adsorbates, rotations, coverages, set(store.rows()), shard)
     with progress_bar(shown=progress, unit="structure", desc="screen") as bar:
-        for chunk in _chunks(todo, CHUNK):
-            relax_chunk(context, chunk)
-            bar.update(len(chunk))
-    return ScreenResult(folder=store.folder, rows=store.write_tables(), gas=context.gas)
+        if distributed:
+            with dask_client(workers=workers, scheduler=scheduler, slurm=slurm) as client:
+                run_on_dask(client, context, _chunks(todo, CHUNK), bar.update)
+        else:
+            for chunk in _chunks(todo, CHUNK):
+                relax_chunk(context, chunk)
+                bar.update(len(chunk))
+    result = ScreenResult(folder=store.folder, rows=store.write_tables(), gas=context.gas)
+    if export is not None:
+        export_best(store, result.best(top or 1), export)
+    return result
 
 
 def _context(
     store: ScreenStore,
+    *,
     model: Any,
     device: str | None,
+    threads: int | None,
     calc: FAENetCalculator,
     settings: RelaxSettings,
     slabs: Mapping[str, Slab],
@@ -143,6 +178,7 @@ def _context(
         folder=store.folder,
         model=model,
         device=device,
+        threads=threads,
         settings=settings,
         slabs=dict(slabs),
         slab_energies=known["slabs"],

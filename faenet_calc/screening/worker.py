@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from faenet_calc.calculator import FAENetCalculator
 from faenet_calc.screening.gas import GasReference
 from faenet_calc.screening.placement import Configuration
@@ -44,6 +46,7 @@ class Context:
         folder: Of the store.
         model: Checkpoint, shipped name, list of those (a committee), or a calculator.
         device: Torch device, or None for the best available.
+        threads: Torch threads of the process; None leaves them as they are.
         settings: Of the relaxations.
         slabs: By name.
         slab_energies: Energies of the relaxed clean slabs (eV), by name; a string says why there is none.
@@ -54,6 +57,7 @@ class Context:
     folder: Path
     model: Any
     device: str | None
+    threads: int | None
     settings: RelaxSettings
     slabs: dict[str, Slab]
     slab_energies: dict[str, float | str]
@@ -63,6 +67,8 @@ class Context:
 
 def relax_chunk(context: Context, chunk: Sequence[Configuration]) -> list[str]:
     """Relax the configurations of a chunk that are not finished yet; returns the keys of the whole chunk."""
+    if context.threads is not None:
+        torch.set_num_threads(context.threads)
     store = ScreenStore(context.folder)
     finished = store.rows()
     waiting = [one for one in chunk if one.key not in finished]
