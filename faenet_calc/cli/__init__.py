@@ -20,6 +20,8 @@ COMMANDS = {
     "predict": "Compute energies, forces and stresses.",
     "relax": "Relax atoms, and optionally the cell.",
     "md": "Run molecular dynamics.",
+    "screen": "Relax adsorbates on surfaces and rank adsorption energies.",
+    "report": "Rebuild the tables and the page of a screening.",
     "check": "Test the physics of a model: symmetries, forces, extensivity.",
     "info": "Describe a model.",
     "models": "List the shipped models.",

@@ -3,7 +3,7 @@
 Figures are built with the object-oriented interface: no pyplot, no global state, no display.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,42 @@ def bar_plot(title: str, values: Mapping[str, float], *, x_label: str) -> Figure
         axes.margins(x=0.15, y=0.03)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def heat_map(title: str, values: NDArray[np.float64], *, rows: Sequence[str], columns: Sequence[str]) -> Figure:
+    """Draw a table of numbers as colored cells with their values; NaN cells stay empty.
+
+    Args:
+        title: Of the figure, with the unit.
+        values: [n_rows, n_columns].
+        rows: Labels of the rows.
+        columns: Labels of the columns.
+    """
+    with rc_context(STYLE):
+        figure = Figure(figsize=(2.2 + 0.62 * len(columns), 1.5 + 0.42 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
+        limit = float(np.nanmax(np.abs(values), initial=1e-9))
+        image = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        axes.set_title(title)
+        axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
+        axes.set_yticks(range(len(rows)), rows)
+        axes.grid(False)
+        for (i, j), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                color = "white" if abs(value) > 0.6 * limit else "black"
+                axes.text(j, i, f"{value:.2f}", ha="center", va="center", color=color, fontsize=8)
+        figure.colorbar(image, ax=axes)
+    return figure
+
+
+def stacked_histogram(title: str, groups: Mapping[str, Sequence[float]], *, x_label: str, y_label: str) -> Figure:
+    """Draw a stacked histogram of named groups of numbers."""
+    with rc_context(STYLE):
+        figure, axes = _figure(title, x_label, y_label)
+        axes.hist(list(groups.values()), bins=24, stacked=True, label=list(groups), color=_colors(len(groups)))
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.legend(fontsize=8)
     return figure
 
 

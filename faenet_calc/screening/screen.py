@@ -141,6 +141,17 @@ def screen(
     return result
 
 
+def merge_screen(folder: str | Path) -> ScreenResult:
+    """Rebuild the tables of a screening from its journals, e.g. after all shards are finished."""
+    store = ScreenStore(folder)
+    inputs, references = store.inputs(), store.references()
+    if references is None:
+        raise InputError(f"{folder}: nothing is finished yet; references.json is missing")
+    return ScreenResult(
+        folder=store.folder, rows=store.write_tables(), gas=gas_reference(inputs["gas"], references["gas"])
+    )
+
+
 def _context(
     store: ScreenStore,
     *,
