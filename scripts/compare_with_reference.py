@@ -1,10 +1,10 @@
-"""Relax adsorbates on copper with a shipped model and with the reference behind its labels; needs nequix and chgnet.
+"""Relax adsorbates on copper with a shipped model and with the reference potential; needs nequix and chgnet.
 
     PYTHONPATH=scripts python scripts/compare_with_reference.py [--model copper-s]
 
-Both start from the same structures with their own lattice constant. Rows are JSON: adsorption energies (eV) against the
-clean slab and the gas-phase references CO, O2/2, H2/2 and H2O - H2/2, whether the adsorbate ends at the same site
-(lateral distance below 0.5 Å in fractions of the cell), and seconds of CPU.
+Both start from the same structures, each with its own lattice constant. Rows are JSON: adsorption energies (eV)
+relative to the clean slab and CO, O2/2, H2/2 and H2O - H2/2, whether the adsorbate ends at the same site (lateral
+distance below 0.5 Å, in fractions of the cell), and CPU time (s).
 """
 
 import argparse
@@ -63,7 +63,7 @@ def measure(calc: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compare case by case, then on average."""
+    """Print every case and the averages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="copper-s")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Nequix's tensor products, computed a few edges at a time (development only, not installed).
+"""Tensor products of Nequix evaluated in chunks of edges (development only, not installed).
 
-    PYTHONPATH=scripts:. python scripts/fast_nequix.py      both ways side by side: largest differences, CPU seconds
+    PYTHONPATH=scripts:. python scripts/fast_nequix.py      comparison with nequix: largest differences, CPU time
 
-The layers of `nequix` slice e3nn's generated code into many tensors of the size of all edges, and most of the time goes
-to moving them through memory. Here a part of the edges small enough for the cache goes through the whole product, and
-again through it on the way back. Same weights, same result up to rounding:
+The layers of `nequix` create many temporary tensors over all edges, and memory bandwidth limits their speed. Here,
+chunks of edges that fit into the cache pass through the whole product, forward and backward. Weights are the same,
+results are equal up to rounding:
 
     m[e, path, l3m3, u] = w[e, path, u] * sum_l1m1 ( sum_l2m2 C[l1m1, l2m2, l3m3] Y[e, l2m2] ) x[sender(e), l1m1, u]
 """
@@ -96,7 +96,7 @@ class _Messages(torch.autograd.Function):
 
 
 def speed_up(model: Any) -> None:
-    """Replace the layers' messages of a `nequix.torch_impl.model.NequixTorch`, in place."""
+    """Replace the convolutions of a `nequix.torch_impl.model.NequixTorch` in place."""
     for layer in model.layers:
         product = layer.tp
         layer.blocks = [_Block(product, number) for number in range(len(product.irreps_in1))]
@@ -111,7 +111,7 @@ def speed_up(model: Any) -> None:
 def _forward(
     layer: Any, features: Tensor, species: Tensor, sh: Tensor, radial_basis: Tensor, senders: Tensor, receivers: Tensor
 ) -> Tensor:
-    """NequixTorchConvolution.forward with the product in parts."""
+    """NequixTorchConvolution.forward with the tensor product in chunks."""
     x = layer.linear_1(features)
     hidden = radial_basis
     *inner, last = layer.radial_mlp.layers
@@ -133,7 +133,7 @@ def _forward(
 
 
 def main() -> None:
-    """CO on Pt(111), rattled: the package's own way and this one, in turns."""
+    """Compare both implementations on rattled CO/Pt(111)."""
     import statistics
     import time
 
@@ -162,7 +162,7 @@ def main() -> None:
         energy, forces, stress = (float(np.abs(np.subtract(*pair)).max()) for pair in zip(*results, strict=True))
         print(f"energy {energy:.1e} eV  forces {forces:.1e} eV/Å  stress {stress:.1e} eV/Å³")
     own, ours = (statistics.median(seconds[which]) for which in (False, True))
-    print(f"CPU s per call, {len(start)} atoms: {own:.3f} by the package, {ours:.3f} in parts, ratio {own / ours:.2f}")
+    print(f"CPU s per call, {len(start)} atoms: {own:.3f} with nequix, {ours:.3f} in chunks, ratio {own / ours:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""The reference potential behind the shipped `metals-*` models, as an ASE calculator (development only, not installed).
+"""Reference potential of the shipped `metals-*` models as an ASE calculator (development only, not installed).
 
-Labels come from Nequix (nequix-oam-1, MIT). It was trained on a mixture of PBE and PBE+U in which Ni and Co have a
-Hubbard term exactly when O is present; a structure in which O meets Ni or Co therefore jumps between two total-energy
-scales (O on Ni(111): +15 eV). For such structures, and no others, the *interaction* of the metal with the molecules is
-taken from CHGNet 0.3.0 (modified BSD), whose training energies were corrected for that jump:
+Labels come from Nequix (nequix-oam-1, MIT). Its training data mix PBE and PBE+U: Ni and Co have a Hubbard term exactly
+when O is present. Energies of structures in which O meets Ni or Co are therefore on another total-energy scale (O on
+Ni(111): +15 eV). For these structures only, the *interaction* of metal and molecules is taken from CHGNet 0.3.0
+(modified BSD), whose training energies were corrected for this difference:
 
     E = E_N(metal) + E_N(molecules) + [E_C(all) − E_C(metal) − E_C(molecules)]
 
-so slabs, bulk and the gas-phase limit stay on Nequix's scale everywhere. A lone O atom has no meaningful energy in
-either potential; half an O2 molecule stands in for it.
+so that slabs, bulk and the gas-phase limit stay on Nequix's scale. A single O atom has no meaningful energy in either
+potential and is replaced by half an O2 molecule.
 
-Both potentials look at fully periodic cells only (Nequix ignores the cell otherwise), so open directions are closed
-with enough vacuum that no image is within reach.
+Both potentials need fully periodic cells (Nequix ignores the cell otherwise). Non-periodic directions are made periodic
+with vacuum larger than the cutoffs.
 """
 
 import warnings
@@ -27,7 +27,7 @@ from faenet_calc.memory import keep_freed_memory
 HUBBARD_METALS = frozenset({27, 28})
 NONMETALS = (1, 6, 7, 8)
 OXYGEN = 8
-VACUUM_A = 9.0  # beyond the larger of the two cutoffs, 6 Å, with room for motion
+VACUUM_A = 9.0  # more than the larger of the two cutoffs (6 Å)
 O2_BOND_A = 1.233
 
 
@@ -35,8 +35,8 @@ class MetalsReference(Calculator):
     """Nequix, with CHGNet's metal–molecule interaction where O meets Ni or Co.
 
     Args:
-        model: Nequix's name for its weights, found as ~/.cache/nequix/models/NAME.nqx or downloaded there by nequix.
-        in_parts: Compute Nequix's messages as `fast_nequix.py` does: about 2.5 times faster on a CPU.
+        model: Name of the Nequix weights, read from ~/.cache/nequix/models/NAME.nqx or downloaded by nequix.
+        in_parts: Evaluate the tensor products in chunks (`fast_nequix.py`), about 2.5 times faster on a CPU.
     """
 
     implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "forces", "stress"]
@@ -90,7 +90,7 @@ def _bare(atoms: Atoms, mask: np.ndarray | slice = slice(None)) -> Atoms:
 
 
 def _run(calculator: Calculator, atoms: Atoms) -> tuple[float, np.ndarray, np.ndarray]:
-    """Energy, forces [n, 3] and stress times volume [6] of the structure closed with vacuum."""
+    """Energy, forces [n, 3] and stress times volume [6] of the structure made periodic with vacuum."""
     closed = _bare(atoms)
     if not closed.pbc.all():
         for axis in np.flatnonzero(~closed.pbc):
@@ -108,7 +108,7 @@ def _run(calculator: Calculator, atoms: Atoms) -> tuple[float, np.ndarray, np.nd
 
 
 def _open_up(atoms: Atoms, axis: int) -> None:
-    """Give an open axis a vector, normal to the others where it has none, long enough to separate images."""
+    """Give a non-periodic axis a cell vector (normal to the others if it has none) that separates images."""
     cell = np.array(atoms.cell)
     others = [cell[(axis + 1) % 3], cell[(axis + 2) % 3]]
     direction = cell[axis] if cell[axis].any() else np.cross(*others)

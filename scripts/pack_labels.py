@@ -1,9 +1,9 @@
-"""Put labels into one compressed file for the repository: rounded, nothing else is lost.
+"""Round and compress labels to one shard of a data set, and print its entry for manifest.yaml.
 
-    python scripts/pack_labels.py labels/metals-fifth/labels.extxyz [labels/more.extxyz …] -o OUT.extxyz.xz
+    python scripts/pack_labels.py labels/mixed/labels.extxyz [labels/more.extxyz …] -o datasets/NAME/SHARD.extxyz.xz
 
-Positions keep 1e-5 Å, forces 1e-4 eV/Å, energies 1e-5 eV: a hundredth of the error of a good model and less.
-Order is kept.
+Positions are rounded to 1e-5 Å, forces to 1e-4 eV/Å and energies to 1e-5 eV, at most a hundredth of the error of a good
+model. Order and origin of the labels are kept.
 """
 
 import argparse
@@ -16,12 +16,14 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read, write
 
+from faenet_calc.files import sha256_of
+
 DIGITS = {"energy": 5, "forces": 4, "stress": 7}
 POSITION_DIGITS, CELL_DIGITS = 5, 6
 
 
 def rounded(atoms: Atoms) -> Atoms:
-    """A copy with fewer digits; the provenance of the label is kept."""
+    """A copy with rounded numbers and the same origin."""
     copy = Atoms(
         atoms.numbers,
         positions=atoms.positions.round(POSITION_DIGITS),
@@ -36,7 +38,7 @@ def rounded(atoms: Atoms) -> Atoms:
 
 
 def main() -> None:
-    """Read, round, compress."""
+    """Read, round, compress, print the manifest entry."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("-o", "--out", type=Path, required=True)
@@ -48,7 +50,7 @@ def main() -> None:
         count += len(structures)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_bytes(lzma.compress(text.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME))
-    print(f"{arguments.out}: {count} structures, {arguments.out.stat().st_size / 1e6:.2f} MB")
+    print(f"  - file: {arguments.out.name}\n    sha256: {sha256_of(arguments.out)}\n    structures: {count}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Put a trained checkpoint among the shipped models: model.safetensors, its sha256, and golden.json.
+"""Add a trained checkpoint to the shipped models: model.safetensors, its sha256, and golden.json.
 
     python scripts/ship_model.py runs/copper-s/best.safetensors copper-s [--default] [--structure slab.extxyz …]
 
-golden.json holds energies, forces and stresses in float64 of the named structures made of trained elements and of those
-given, with the structures themselves; a test compares every shipped model with its own. The cards (card.md, card.yaml)
-are written by hand; `embed_card.py` puts the second into the checkpoint once the benchmarks have been run.
+golden.json contains structures with their energies, forces and stresses in float64: the standard test structures made
+of trained elements, and those given. A test compares every shipped model with it. The cards (card.md, card.yaml) are
+written by hand; after the benchmarks have been run, `embed_card.py` stores card.yaml in the checkpoint.
 """
 
 import argparse
@@ -46,13 +46,13 @@ def golden_values(potential: Potential, extra: dict[str, Atoms]) -> dict[str, An
 
 
 def main() -> None:
-    """Copy, hash, compute."""
+    """Copy the checkpoint, write its digest and golden values."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("name")
     parser.add_argument("--default", action="store_true", help="make it the default model")
     parser.add_argument(
-        "--structure", type=Path, action="append", default=[], help="one more structure for golden.json"
+        "--structure", type=Path, action="append", default=[], help="additional structure for golden.json"
     )
     arguments = parser.parse_args()
     extra = {path.stem: read(path) for path in arguments.structure}

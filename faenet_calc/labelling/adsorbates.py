@@ -1,4 +1,4 @@
-"""Adsorbates and gas molecules by name: geometry, binding atom, which way is up."""
+"""Adsorbates and gas molecules by name: geometry, binding atom and orientation."""
 
 import numpy as np
 from ase import Atoms
@@ -51,7 +51,7 @@ GAS = tuple(name for name in _SOURCES if len(name) > 1)
 
 
 def gas_molecule(name: str) -> Atoms:
-    """The molecule as ASE's g2 collection has it, minus removed atoms; no cell, tag 2."""
+    """The molecule of ASE's g2 collection without the removed atoms; no cell, tag 2."""
     source, _, removed = _SOURCES[name]
     atoms = Atoms(source) if len(source) == 1 else molecule(source)
     del atoms[list(removed)]
@@ -59,7 +59,7 @@ def gas_molecule(name: str) -> Atoms:
 
 
 def upright(name: str) -> Atoms:
-    """The adsorbate with its binding atom at the origin and the rest above it (+z); the binding atom comes first."""
+    """The adsorbate with its binding atom first and at the origin, and the other atoms above it (+z)."""
     _, binding, removed = _SOURCES[name]
     atoms = gas_molecule(name)
     binding -= sum(index < binding for index in removed)
@@ -68,14 +68,14 @@ def upright(name: str) -> Atoms:
     atoms.positions -= atoms.positions[0]
     if len(atoms) > 1:
         up = atoms.positions[1:].mean(axis=0)
-        if np.linalg.norm(up) < 0.2:  # the binding atom is the centre (CH4, CO2): any direction will do
+        if np.linalg.norm(up) < 0.2:  # the binding atom is the center (CH4, CO2): any direction can be up
             up = atoms.positions[1]
         atoms.rotate(up, "z")
     return atoms
 
 
 def random_rotation(rng: np.random.Generator) -> NDArray[np.float64]:
-    """A rotation matrix [3, 3] drawn uniformly (a unit quaternion drawn from the 4-sphere)."""
+    """A uniformly random rotation matrix [3, 3], from a uniformly random unit quaternion."""
     w, x, y, z = (q := rng.normal(size=4)) / np.linalg.norm(q)
     return np.array(
         [

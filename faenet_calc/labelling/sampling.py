@@ -1,8 +1,7 @@
-"""One task → snapshots: the system is built and explored, driven by the labelling calculator or the recipe's explorer.
+"""Runs one task: builds its system and yields snapshots of relaxations, MD, rattled copies, strain and approach curves.
 
-A snapshot of a trajectory is handed out at the moment its energy and forces are known, so a label costs no call of its
-own where the labelling calculator drives.
-Constraints only steer relaxations; the forces that are stored are raw.
+Snapshots of a trajectory are yielded right after their energy and forces were computed, so that no further call is
+needed where the labelling calculator moves the atoms. Constraints only apply to relaxations; stored forces are raw.
 """
 
 from collections.abc import Iterator
@@ -31,17 +30,18 @@ from faenet_calc.labelling.structures import (
 from faenet_calc.labelling.tasks import Task
 
 _EQUAL_MASS_U = 20.0
-_BROKEN_FORCE = 100.0  # eV/Å; a trajectory that gets here is not followed further
+_BROKEN_FORCE = 100.0  # eV/Å; a trajectory with larger forces is abandoned
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A structure with the calculator that moves it; on a trajectory it has just computed it.
+    """A structure and the calculator that moves it, which has just computed it if it is on a trajectory.
 
     Attributes:
+        atoms: The structure.
         how: ``start``, ``relax``, ``finish``, ``md``, ``rattle``, ``strain`` or ``curve``.
-        site: Kind of the adsorption site at the start; ``none`` without an adsorbate.
-        height: Of an approach curve above contact (Å).
+        site: Kind of the initial adsorption site; ``none`` without an adsorbate.
+        height: Height above contact on an approach curve (Å).
     """
 
     atoms: Atoms
@@ -53,11 +53,13 @@ class Snapshot:
 def snapshots(
     task: Task, recipe: Recipe, calculator: Calculator, labeller: Calculator | None = None
 ) -> Iterator[Snapshot]:
-    """Run one task; deterministic in the task's seed.
+    """Run one task; the result is determined by the seed of the task.
 
     Args:
+        task: The task.
+        recipe: Its recipe.
         calculator: Moves the atoms.
-        labeller: Finishes relaxations, if the recipe asks for it; None leaves them where the calculator ends.
+        labeller: Finishes relaxations if the recipe has ``finish_steps``; None for no such steps.
     """
     rng = np.random.default_rng(task.seed)
     explorer = _Explorer(settings=recipe.sampling, calculator=calculator, labeller=labeller, rng=rng)
@@ -79,7 +81,7 @@ class _Explorer:
     rng: np.random.Generator
 
     def molecule(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
-        """A gas molecule, not periodic."""
+        """Sample a gas molecule without periodic boundaries."""
         if kind == "gas-rattle":
             for _ in range(2 * self.settings.rattled):
                 stretched = atoms.copy()
@@ -93,7 +95,7 @@ class _Explorer:
             yield from self._dynamics(start)
 
     def bulk(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
-        """A crystal: an equation of state, strained and rattled cells, or hot atoms in a strained cell."""
+        """Sample a crystal: equation of state, strained and rattled cells, or MD in a strained cell."""
         if kind == "bulk-md":
             big = atoms.repeat((2, 1, 1)) if len(atoms) < 8 else atoms
             yield from self._dynamics(self._strained(big, self.settings.strain))
@@ -106,7 +108,7 @@ class _Explorer:
             yield self._single(self._rattled(self._strained(atoms, 2 * self.settings.strain)), "strain")
 
     def clean(self, surface: Atoms, kind: str) -> Iterator[Snapshot]:
-        """A slab without adsorbate."""
+        """Sample a clean slab."""
         if kind == "slab-rattle":
             yield self._single(surface, "start")
             for _ in range(self.settings.rattled):
@@ -119,7 +121,7 @@ class _Explorer:
             yield from self._relax(start)
 
     def adsorbate(self, surface: Atoms, substrate: Substrate, name: str, kind: str) -> Iterator[Snapshot]:
-        """An adsorbate on a slab, at a site drawn evenly among the kinds of site."""
+        """Sample an adsorbate at a site whose kind is drawn uniformly from those of the slab."""
         surface = self._maybe_strained(surface)
         site = self._site(surface)
         if kind == "curve":
@@ -152,7 +154,7 @@ class _Explorer:
             yield self._single(self._rattled(start), "rattle")
 
     def _curve(self, surface: Atoms, name: str, site: Site) -> Iterator[Snapshot]:
-        """Heights from inside contact to far above, at one orientation, over a slightly rattled slab."""
+        """An approach curve from inside contact to far above a slightly rattled slab, at fixed orientation."""
         surface = surface.copy()
         surface.rattle(self.rng.uniform(0, 0.05), rng=self.rng)
         tilt = 30.0 if self.rng.random() < 0.6 else None
@@ -179,9 +181,9 @@ class _Explorer:
         return Snapshot(atoms=atoms, how=how)
 
     def _relax(self, atoms: Atoms, at_most: int | None = None) -> Iterator[Snapshot]:
-        """Follow BFGS downhill; half of the slabs keep their lower half fixed, as users do, if no adsorbate is there.
+        """Relax with BFGS. Half of the slabs have their lower half fixed, as is common, if no adsorbate is there.
 
-        The labeller goes on from where an explorer ends, unless the relaxation is only to take ``at_most`` calls.
+        The labeller continues from the end of the explorer's relaxation unless ``at_most`` limits the steps.
         """
         settings = self.settings
         if not atoms.pbc.all() and atoms.pbc.any() and self.rng.random() < 0.5:
@@ -201,13 +203,13 @@ class _Explorer:
         atoms.set_constraint()
 
     def _dynamics(self, atoms: Atoms) -> Iterator[Snapshot]:
-        """A short, hot Langevin run with equal masses: light atoms then allow a long step, which saves calls."""
+        """A short, hot Langevin run with equal masses, which allows a long time step and saves calls."""
         settings = self.settings
         atoms = Atoms(atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc, tags=atoms.get_tags())
         atoms.set_masses(np.full(len(atoms), _EQUAL_MASS_U))
         atoms.calc = self.calculator
         temperature = settings.md_temperatures_K[self.rng.integers(len(settings.md_temperatures_K))]
-        # Half of the kinetic energy soon is potential energy: start at twice the temperature.
+        # Half of the kinetic energy becomes potential energy: start at twice the temperature.
         spread = np.sqrt(_EQUAL_MASS_U * 2 * temperature * units.kB)
         atoms.set_momenta(self.rng.normal(0, spread, size=(len(atoms), 3)))
         run = Langevin(
@@ -222,7 +224,7 @@ class _Explorer:
         yield from self._kept(atoms, run.irun(settings.md_steps), "md", stride=settings.md_stride)
 
     def _kept(self, atoms: Atoms, steps: Iterator[object], how: str, stride: int = 1) -> Iterator[Snapshot]:
-        """Snapshots of a trajectory that differ from the last kept one, and its end."""
+        """Snapshots of a trajectory that differ enough from the last kept one, and its end."""
         last = None
         for number, _ in enumerate(steps):
             forces = atoms.get_forces(apply_constraint=False)
@@ -236,7 +238,7 @@ class _Explorer:
             yield Snapshot(atoms=atoms, how=how)
 
     def _rattled(self, atoms: Atoms) -> Atoms:
-        """A copy with Gaussian noise; bonds inside molecules are stiff and get half of it, plus a common shift."""
+        """A copy with Gaussian displacements; in stiff molecules half of them, plus a common shift."""
         copy = atoms.copy()
         copy.set_constraint()
         low, high = self.settings.rattle_A
@@ -248,7 +250,7 @@ class _Explorer:
         return copy
 
     def _strained(self, atoms: Atoms, size: float) -> Atoms:
-        """A copy under a random symmetric strain of the periodic directions."""
+        """A copy with a random symmetric strain along the periodic directions."""
         strain = self.rng.uniform(-size, size, size=(3, 3))
         strain = (strain + strain.T) / 2
         strain[~atoms.pbc] = 0.0

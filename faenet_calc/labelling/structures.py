@@ -1,6 +1,7 @@
-"""Starting structures: bulk cells, slabs with tags, adsorption sites, adsorbates on them.
+"""Initial structures: bulk cells, tagged slabs, adsorption sites and adsorbates on them.
 
-Periodicity says what a structure is: bulk TTT, slab TTF, molecule FFF. Tags are 0 sub-surface, 1 surface, 2 adsorbate.
+Periodic boundary conditions are TTT for bulk, TTF for slabs and FFF for molecules. Tags are 0 sub-surface, 1 surface,
+2 adsorbate.
 """
 
 import math
@@ -37,10 +38,12 @@ class Substrate:
     """A metal or random binary alloy on a lattice.
 
     Attributes:
-        name: ``Pt`` or ``CuPd``: what a held-out rule compares.
+        name: ``Pt`` or ``CuPd``, as in held-out rules.
         symbols: One or two elements.
-        fraction: Of the second element.
-        a: Lattice constant (Å); ``c`` for hcp.
+        crystal: ``fcc``, ``hcp`` or ``bcc``.
+        a: Lattice constant (Å).
+        c: Second lattice constant of hcp (Å).
+        fraction: Atomic fraction of the second element.
     """
 
     name: str
@@ -52,7 +55,7 @@ class Substrate:
 
     @property
     def label(self) -> str:
-        """``Pt`` or, with its composition, ``Cu75Pd25``."""
+        """``Pt``, or with the composition ``Cu75Pd25``."""
         if len(self.symbols) == 1:
             return self.symbols[0]
         percent = round(100 * self.fraction)
@@ -60,7 +63,7 @@ class Substrate:
 
     @property
     def nearest(self) -> float:
-        """Nearest-neighbour distance of the ideal lattice (Å); the shorter of the two kinds for hcp."""
+        """Nearest-neighbor distance of the ideal lattice (Å); the shorter of the two for hcp."""
         if self.c is not None:
             return min(self.a, math.sqrt(self.a**2 / 3 + self.c**2 / 4))
         return self.a * (math.sqrt(0.5) if self.crystal == "fcc" else math.sqrt(0.75))
@@ -68,14 +71,14 @@ class Substrate:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A place on a surface: kind, position (Å) of its centre, and its inward level (mean z of its atoms)."""
+    """An adsorption site: its kind and position (Å), whose z is the mean z of its surface atoms."""
 
     kind: str
     position: tuple[float, float, float]
 
 
 def bulk_cell(substrate: Substrate, rng: np.random.Generator) -> Atoms:
-    """A small periodic crystal: 4 (fcc), 2 (bcc) or 4 (hcp) atoms; 8 where an alloy needs room for its composition."""
+    """A small periodic crystal: 4 (fcc), 2 (bcc) or 4 (hcp) atoms; twice as many for an alloy."""
     lattice: dict[str, Any] = {"a": substrate.a}
     if substrate.c is not None:
         lattice["c"] = substrate.c
@@ -93,9 +96,11 @@ def slab(substrate: Substrate, facet: str, size: tuple[int, ...], vacuum: float,
     """A slab with its surface along +z, periodic in the plane only.
 
     Args:
-        facet: Such as ``fcc111``.
-        size: ``(n1, n2, layers)`` as ASE's builders count.
-        vacuum: Above and below (Å); nothing sees it, as z is not periodic, unless a user makes it so.
+        substrate: The metal or alloy.
+        facet: For example ``fcc111``.
+        size: ``(n1, n2, layers)`` of ASE's builders.
+        vacuum: Vacuum above and below (Å); it matters only if z is made periodic.
+        rng: Random generator for the arrangement of an alloy.
     """
     lattice = {"a": substrate.a} if substrate.c is None else {"a": substrate.a, "c": substrate.c}
     atoms = _BUILDERS[facet](substrate.symbols[0], size, vacuum=vacuum, **lattice)
@@ -106,7 +111,7 @@ def slab(substrate: Substrate, facet: str, size: tuple[int, ...], vacuum: float,
 
 
 def _surface(atoms: Atoms, substrate: Substrate) -> NDArray[np.bool_]:
-    """Atoms of the upper half that miss two or more nearest neighbours [n_atoms] (second row of fcc 110: one)."""
+    """Mask of atoms in the upper half that lack two or more nearest neighbors [n_atoms]."""
     count = np.bincount(neighbor_list("i", atoms, 1.15 * substrate.nearest), minlength=len(atoms))
     z = atoms.positions[:, 2]
     upper: NDArray[np.bool_] = (count <= _NEIGHBORS[substrate.crystal] - 2) & (z > (z.min() + z.max()) / 2)
@@ -124,8 +129,8 @@ def sites(atoms: Atoms) -> tuple[Site, ...]:
     """High-symmetry sites of a tagged slab: corners, edges and faces of the triangulated surface atoms.
 
     A corner is ``ontop``; an edge shorter than 1.25 times the shortest one is ``bridge``, a longer one ``longbridge``.
-    A face is ``hollow`` (its circumcentre); where it is an equilateral triangle, it is called ``hcp`` (an atom right
-    below, in the second layer) or ``fcc``.
+    The circumcenter of a face is ``hollow`` or, for an equilateral triangle, ``hcp`` (above an atom of the second
+    layer) or ``fcc``.
     """
     surface = atoms.positions[atoms.get_tags() == 1]
     cell = np.asarray(atoms.cell)
@@ -134,13 +139,13 @@ def sites(atoms: Atoms) -> tuple[Site, ...]:
     found = [Site(kind="ontop", position=_triple(position)) for position in surface]
     try:
         triangles = points[Delaunay(points[:, :2]).simplices]
-    except QhullError:  # one row of atoms: no faces
+    except QhullError:  # a single row of atoms has no faces
         return tuple(found)
     triangles = triangles[_area(triangles) > _FLAT_A2]
     pairs = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
     length = np.linalg.norm(pairs[:, 0] - pairs[:, 1], axis=1)
-    faces = [face for face in triangles if _inside(_circumcentre(face), cell)]
-    hollows = [(_hollow_kind(face, atoms), _circumcentre(face)) for face in faces]
+    faces = [face for face in triangles if _inside(_circumcenter(face), cell)]
+    hollows = [(_hollow_kind(face, atoms), _circumcenter(face)) for face in faces]
     shortest = length.min()
     bridges = [
         ("bridge" if size < 1.25 * shortest else "longbridge", pair.mean(axis=0))
@@ -157,24 +162,24 @@ def _hollow_kind(face: FloatArray, atoms: Atoms) -> str:
     length = np.linalg.norm(face - np.roll(face, 1, axis=0), axis=1)
     if length.max() > 1.1 * length.min():
         return "hollow"
-    centre = _circumcentre(face)
-    depth = centre[2] - atoms.positions[:, 2]
+    center = _circumcenter(face)
+    depth = center[2] - atoms.positions[:, 2]
     second = atoms.positions[(depth > 0.5) & (depth < 1.05 * length.mean())]
-    return "hcp" if np.any(_lateral(centre, second, np.asarray(atoms.cell)) < 0.3) else "fcc"
+    return "hcp" if np.any(_lateral(center, second, np.asarray(atoms.cell)) < 0.3) else "fcc"
 
 
 def _area(faces: FloatArray) -> FloatArray:
-    """Lateral areas (Å²) [n] of triangles [n, 3, 3]. Three atoms in line at the rim of the points span next to none."""
+    """Lateral areas (Å²) [n] of triangles [n, 3, 3]; close to zero for three atoms in line at the rim."""
     sides = faces[:, 1:, :2] - faces[:, :1, :2]
     area: FloatArray = np.abs(np.linalg.det(sides)) / 2
     return area
 
 
-def _circumcentre(face: FloatArray) -> FloatArray:
-    """Point of the plane at equal lateral distance from three corners [3]; z is their mean."""
+def _circumcenter(face: FloatArray) -> FloatArray:
+    """The lateral circumcenter of three corners [3]; z is their mean."""
     a, b, c = face[:, :2]
-    centre = np.linalg.solve(2 * np.array([b - a, c - a]), np.array([b @ b - a @ a, c @ c - a @ a]))
-    return np.array([*centre, face[:, 2].mean()])
+    center = np.linalg.solve(2 * np.array([b - a, c - a]), np.array([b @ b - a @ a, c @ c - a @ a]))
+    return np.array([*center, face[:, 2].mean()])
 
 
 def _inside(position: FloatArray, cell: FloatArray) -> bool:
@@ -183,7 +188,7 @@ def _inside(position: FloatArray, cell: FloatArray) -> bool:
 
 
 def _lateral(point: FloatArray, others: FloatArray, cell: FloatArray) -> FloatArray:
-    """Shortest distances (Å) in the plane [n] from a point [3] to others [n, 3] and their images."""
+    """Shortest lateral distances (Å) [n] from a point [3] to other points [n, 3] and their images."""
     images = np.array([i * cell[0, :2] + j * cell[1, :2] for i in range(-2, 3) for j in range(-2, 3)])
     difference = others[:, None, :2] - point[:2] + images
     distances: FloatArray = np.linalg.norm(difference, axis=2).min(axis=1)
@@ -199,9 +204,12 @@ def place(atoms: Atoms, name: str, site: Site, height: float, tilt: float | None
     """The slab with an adsorbate at a site.
 
     Args:
-        height: Of the whole adsorbate above contact (Å); contact is where a pair of atoms first is as close as the sum
-            of their covalent radii.
-        tilt: Largest angle (degrees) from upright; None draws any orientation.
+        atoms: The slab.
+        name: The adsorbate.
+        site: Where to place it.
+        height: Height above contact (Å). At contact, the closest pair of atoms is at the sum of its covalent radii.
+        tilt: Largest angle from upright (degrees); None for any orientation.
+        rng: Random generator for orientation and lateral displacement.
     """
     adsorbate = upright(name)
     if tilt is None:
@@ -215,7 +223,7 @@ def place(atoms: Atoms, name: str, site: Site, height: float, tilt: float | None
 
 
 def turned_over(atoms: Atoms, substrate: Substrate) -> Atoms:
-    """A clean slab mirrored in its middle plane, tagged for the surface that is then on top."""
+    """A clean slab reflected in its middle plane, with tags for the new upper surface."""
     turned = atoms.copy()
     turned.positions[:, 2] = _mirrored(atoms, atoms.positions[:, 2])
     turned.set_tags(_surface(turned, substrate).astype(int))
@@ -223,11 +231,11 @@ def turned_over(atoms: Atoms, substrate: Substrate) -> Atoms:
 
 
 def with_both_sides(above: Atoms, below: Atoms) -> Atoms:
-    """A slab with the adsorbates of both its sides.
+    """A slab with adsorbates on both sides.
 
     Args:
         above: The slab with an adsorbate.
-        below: The same slab turned over, with an adsorbate.
+        below: The same slab after `turned_over`, with an adsorbate.
     """
     bound = below.get_tags() == ADSORBATE
     slab, adsorbate = below[~bound], below[bound]
@@ -240,14 +248,14 @@ def with_both_sides(above: Atoms, below: Atoms) -> Atoms:
 
 
 def _mirrored(slab: Atoms, z: FloatArray) -> FloatArray:
-    """Heights in the mirror of the slab's middle plane."""
+    """Heights reflected in the middle plane of the slab."""
     heights = slab.positions[:, 2]
     mirrored: FloatArray = heights.min() + heights.max() - z
     return mirrored
 
 
 def _contact(atoms: Atoms, adsorbate: Atoms) -> float:
-    """By how much to lift the adsorbate (Å) so that it just touches the slab."""
+    """The shift along z (Å) that brings the adsorbate into contact with the slab."""
     cell = np.asarray(atoms.cell)
     shifts = [i * cell[0] + j * cell[1] for i in range(-2, 3) for j in range(-2, 3)]
     slab_positions = np.concatenate([atoms.positions + shift for shift in shifts])

@@ -1,7 +1,7 @@
-"""The recipe spelled out: a fixed list of small tasks, shuffled so that every prefix is a balanced sample.
+"""Expands a recipe into a fixed list of small tasks, shuffled so that every prefix is a balanced sample.
 
-Each family (bulk, clean slab, adsorbate, gas; pure or alloy) walks through all its combinations in a random order
-before it repeats one. Everything a task does follows from its own seed, so tasks may run anywhere and in any order.
+Each family (bulk, clean slab, adsorbate, gas; pure or alloy) goes through all its combinations in random order before
+it repeats one. A task depends only on its own seed, so tasks can run anywhere and in any order.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ class Task:
     """One system explored in one way.
 
     Attributes:
-        index: Place in the list.
-        seed: Of everything random in the task.
-        kind: What is done, see :mod:`faenet_calc.labelling.sampling`.
-        substrate: None in the gas phase.
-        facet: Such as ``fcc111``; empty for bulk and gas.
+        index: Position in the list.
+        seed: Random seed of the task.
+        kind: Kind of sampling, see :mod:`faenet_calc.labelling.sampling`.
+        substrate: The metal or alloy; None in the gas phase.
+        facet: For example ``fcc111``; empty for bulk and gas.
         size: ``(n1, n2, layers)`` of a slab.
         molecule: Adsorbate or gas molecule; empty for bulk and clean slabs.
         split: ``heldout`` or ``train``.
@@ -54,7 +54,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class _Family:
-    """Combinations of one kind of task, and their share of the list."""
+    """The combinations of one family of tasks and its share of the list."""
 
     share: float
     kinds: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Family:
 
 
 def plan(recipe: Recipe) -> tuple[Task, ...]:
-    """The first ``recipe.tasks`` tasks; a longer list begins with the shorter one."""
+    """The first ``recipe.tasks`` tasks. A longer list starts with the shorter one."""
     families = [family for family in _families(recipe) if family.share > 0 and family.combinations]
     shares = np.array([family.share for family in families])
     walks = [_walk(family, np.random.default_rng([recipe.seed, number])) for number, family in enumerate(families)]
@@ -85,7 +85,7 @@ def plan(recipe: Recipe) -> tuple[Task, ...]:
 
 
 def substrates(recipe: Recipe) -> tuple[tuple[Substrate, ...], tuple[Substrate, ...]]:
-    """Pure metals, and alloys on the lattice that Vegard's rule for atomic volumes gives."""
+    """Pure metals, and alloys with lattice constants from Vegard's rule for atomic volumes."""
     pure = tuple(
         Substrate(name=metal.symbol, symbols=(metal.symbol,), crystal=metal.crystal, a=metal.a, c=metal.c)
         for metal in recipe.metals
@@ -149,14 +149,14 @@ def _families(recipe: Recipe) -> list[_Family]:
 def _walk(
     family: _Family, rng: np.random.Generator
 ) -> Iterator[tuple[str, tuple[Substrate | None, SlabConfig | None, str]]]:
-    """All combinations in random order, then again in another; kinds drawn evenly."""
+    """All combinations in random order, repeatedly, each with a uniformly drawn kind."""
     while True:
         for number in rng.permutation(len(family.combinations)):
             yield family.kinds[rng.integers(len(family.kinds))], family.combinations[number]
 
 
 def _split(task: Task, recipe: Recipe) -> str:
-    """``heldout`` if some rule matches in every word it gives."""
+    """``heldout`` if every attribute of some rule matches."""
     words = {
         "substrate": None if task.substrate is None else task.substrate.name,
         "facet": task.facet,
