@@ -41,7 +41,7 @@ class EngineOutput:
         energy: [n_frames] float64.
         node_energy: [n_nodes] float64, frame after frame.
         hidden: [n_nodes, H] float32, final atom states.
-        features: [n_nodes, H // 2] float32, last-layer features mixed over layers: ``lin2`` of them is the energy.
+        features: [n_nodes, (n_interactions + 1) * (H // 2)] float32, last-layer features of all layers.
         grad_vectors: [n_edges, 3] float64.
         grad_rotation: [n_frames, 3, 3] float64; two frames that share edges have their sum at the first one.
         grad_copies: [n_edge_copies, 3] float64, derivatives of each frame by itself.
@@ -157,11 +157,12 @@ class Engine:
         self._library: Library = found
         config = model.config
         self._n_tags = 3 if config.atoms.tag_channels else 1
-        self._width = config.hidden_channels
+        self.n_states = config.interactions + 1
+        self._width, self._n_features = config.hidden_channels, config.hidden_channels // 2 * self.n_states
         self._panel = int(found.function("fused_panel")())
         with torch.no_grad():
             sizes, self._arrays = self._pack(model)
-        self.padded = sizes["hidden"], sizes["output"]
+        self.padded = sizes["hidden"], sizes["output"] * self.n_states
         bias = model.output_block.lin2.bias
         weights = _Weights(
             **sizes,
@@ -233,7 +234,7 @@ class Engine:
             share_inverse,
             n_nodes,
             self._width if "hidden" in outputs else 0,
-            self._width // 2 if "features" in outputs else 0,
+            self._n_features if "features" in outputs else 0,
             "gradients" in outputs,
             n_copies if "grad_copies" in outputs else 0,
         )
@@ -402,7 +403,7 @@ def _fused_evaluate(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
         energy,
         node_energy,
         wide_hidden[:, :hidden].contiguous(),
-        wide_features[:, :features].contiguous(),
+        wide_features.unflatten(1, (chosen.n_states, -1))[..., : features // chosen.n_states].flatten(1),
         *gradients_found,
     )
 

@@ -24,12 +24,15 @@ class NetworkOutput:
         node_energy: [n_nodes] contributions that sum to ``energy``; None where upstream's head has none.
         node_force: [n_nodes, 3] direct forces in the frame, or None.
         hidden: [n_nodes, H] final atom states, or None.
+        features: [n_nodes, D] last-layer features, in which the energy is linear, or None: the activations of the
+            output block for every atom state that it reads.
     """
 
     energy: Tensor
     node_energy: Tensor | None
     node_force: Tensor | None
     hidden: Tensor | None
+    features: Tensor | None = None
 
     def detach(self) -> "NetworkOutput":
         """The same numbers without their history."""
@@ -100,7 +103,13 @@ class FAENet(nn.Module):
         return self.config.jumping != "concat_energies"
 
     def forward(
-        self, framed: FramedGraph, vectors: Tensor, distances: Tensor, distance_of_copy: Tensor | None
+        self,
+        framed: FramedGraph,
+        vectors: Tensor,
+        distances: Tensor,
+        distance_of_copy: Tensor | None,
+        *,
+        features: bool = False,
     ) -> NetworkOutput:
         """Energies and forces of all copies.
 
@@ -109,6 +118,7 @@ class FAENet(nn.Module):
             vectors: [n_edge_copies, 3] (Å) edge vectors in their frames.
             distances: [n_distances] (Å), each once for all copies that share it.
             distance_of_copy: [n_edge_copies] row of ``distances`` for each copy; None where they are per copy.
+            features: Return last-layer features.
         """
         graph = framed.graph
         h0 = self.atom_embedding(graph.atomic_numbers, graph.tags)
@@ -131,7 +141,14 @@ class FAENet(nn.Module):
             h = self.act(self.mlp_skip_co(torch.cat(states, dim=1)))
         energy, node_energy = self._energies(h, states, alpha, framed)
         force = None if self.decoder is None else self.decoder(h)
-        return NetworkOutput(energy=energy, node_energy=node_energy, node_force=force, hidden=h)
+        read = [h] if self.config.jumping in ("none", "concat_atom") else states
+        return NetworkOutput(
+            energy=energy,
+            node_energy=node_energy,
+            node_force=force,
+            hidden=h,
+            features=torch.cat([self.output_block.features(x, alpha) for x in read], dim=1) if features else None,
+        )
 
     def _energies(
         self, h: Tensor, states: list[Tensor], alpha: Tensor | None, framed: FramedGraph

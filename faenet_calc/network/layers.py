@@ -186,6 +186,13 @@ class AtomOutput(nn.Module):
             y = y * self.w_lin(h)[:, 0]
         return y if alpha is None else y * alpha
 
+    def features(self, h: Tensor, alpha: Tensor | None) -> Tensor:
+        """[n_nodes, H / 2] what ``lin2`` multiplies, weights of the atoms included."""
+        features: Tensor = self.act(self.lin1(h))
+        if self.w_lin is not None:
+            features = features * self.w_lin(h)
+        return features if alpha is None else features * alpha[:, None]
+
 
 class _Act(nn.Module):
     def __init__(self, act: Act) -> None:

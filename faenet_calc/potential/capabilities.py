@@ -9,7 +9,11 @@ from faenet_calc.frames.config import FrameMode
 from faenet_calc.frames.frames import Frames
 from faenet_calc.potential.config import ForceKind, PotentialConfig
 
-PROPERTIES = ("energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std")
+PROPERTIES = (
+    "energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std", "energy_uncertainty",
+    "energies_uncertainty", "forces_uncertainty", "domain_distance", "atom_features",
+)  # fmt: skip
+_OF_UNCERTAINTY = ("energy_uncertainty", "energies_uncertainty", "forces_uncertainty", "domain_distance")
 FramesChoice = Literal["auto"] | FrameMode
 ForcesChoice = Literal["auto", "gradient", "direct", "both"]
 
@@ -26,6 +30,7 @@ class Request:
         gradient: Whether the derivative with respect to positions is needed.
         gradient_spread: Whether the spread of gradient forces over frames is needed.
         direct: Whether the output of the force decoder is needed.
+        features: Whether last-layer features are needed.
     """
 
     properties: frozenset[str]
@@ -35,6 +40,7 @@ class Request:
     gradient: bool
     gradient_spread: bool
     direct: bool
+    features: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +53,7 @@ class Capabilities:
         own_mode: Frame mode of the checkpoint.
         frame_averaged: Whether predictions are averages over several frames (modes other than "one", "stochastic").
         atom_energies: Whether the energy is a sum over atoms.
+        uncertainty: Whether the checkpoint has a fitted uncertainty.
         name: Name of the potential, for messages.
     """
 
@@ -55,17 +62,19 @@ class Capabilities:
     own_mode: FrameMode
     frame_averaged: bool
     atom_energies: bool
+    uncertainty: bool
     name: str
 
     @classmethod
-    def of(cls, config: PotentialConfig) -> "Capabilities":
-        """Read the capabilities of a potential from its config."""
+    def of(cls, config: PotentialConfig, *, uncertainty: bool = False) -> "Capabilities":
+        """Read the capabilities of a potential from its config and whether it has a fitted uncertainty."""
         return cls(
             own_forces=config.forces,
             force_kinds=("gradient",) if config.model.decoder is None else ("gradient", "direct"),
             own_mode=config.frames.mode,
             frame_averaged=config.frames.kind in ("lattice", "pca3d", "pca2d"),
             atom_energies=config.model.jumping != "concat_energies",
+            uncertainty=uncertainty,
             name=config.name or "this potential",
         )
 
@@ -103,6 +112,11 @@ class Capabilities:
         if single or not self.frame_averaged:
             reason = "a single frame has no spread; use frames='all' (or 'exact') with a frame-averaging model"
             reasons = dict.fromkeys(("energy_frame_std", "forces_frame_std"), reason) | reasons
+        if not self.uncertainty:
+            reason = "the checkpoint has no fitted uncertainty; training fits one, scripts/fit_uncertainty.py adds one"
+            reasons |= dict.fromkeys(_OF_UNCERTAINTY, reason)
+        elif kind != "gradient":
+            reasons["forces_uncertainty"] = "it is the uncertainty of gradient forces; use forces='gradient'"
         return reasons
 
     def properties(self, forces: ForcesChoice = "auto", frames: FramesChoice | Frames = "auto") -> tuple[str, ...]:
@@ -145,4 +159,5 @@ class Capabilities:
             gradient=stress or (kind != "direct" and (spread or "forces" in wanted)),
             gradient_spread=spread and kind != "direct",
             direct=kind in ("direct", "both") and (spread or "forces" in wanted),
+            features=not wanted.isdisjoint((*_OF_UNCERTAINTY, "atom_features")),
         )

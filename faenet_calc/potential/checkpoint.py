@@ -32,6 +32,7 @@ from faenet_calc.potential import shipped
 from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.potential.device import as_dtype, pick_device
 from faenet_calc.potential.potential import Potential
+from faenet_calc.potential.uncertainty import LastLayerUncertainty
 from faenet_calc.settings import from_mapping, to_mapping
 
 FORMAT = "faenet-calc"
@@ -104,7 +105,7 @@ def load_potential(
         potential.metadata["name"] = name_or_path
     if chosen.type == "mps" and (kind or potential.dtype) == torch.float64:
         raise InputError("device 'mps' has no float64; use dtype='float32' or device='cpu'")
-    potential.model.to(device=chosen, dtype=kind)
+    potential.to(device=chosen).model.to(dtype=kind)
     return potential.eval().requires_grad_(False)
 
 
@@ -185,14 +186,21 @@ def _build(path: Path, content: _Content) -> Potential:
     config = from_mapping(PotentialConfig, described["config"], source=str(path))
     with torch.random.fork_rng(devices=[]):
         potential = Potential(config)
-    own = potential.state_dict()
-    _check_fit(path, own, tensors)
-    floating = {value.dtype for value in tensors.values() if value.is_floating_point()}
+    prefix = "uncertainty."
+    fitted = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    weights = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
+    _check_fit(path, potential.state_dict(), weights)
+    floating = {value.dtype for value in weights.values() if value.is_floating_point()}
     if len(floating) != 1 or not floating <= {torch.float32, torch.float64}:
         raise InputError(f"{path} has weights of types {sorted(map(str, floating))}, expected float32 or float64 only")
     potential.to(floating.pop())
-    potential.load_state_dict(tensors, strict=True)
+    potential.load_state_dict(weights, strict=True)
     potential.metadata = described
+    if fitted:
+        try:
+            potential.uncertainty = LastLayerUncertainty(**fitted)
+        except TypeError as error:
+            raise InputError(f"{path}: its uncertainty is incomplete ({error}); fit it again") from error
     return potential
 
 

@@ -8,6 +8,7 @@ from faenet_calc import elements
 from faenet_calc.frames.config import FramesConfig
 from faenet_calc.graphs.config import GraphConfig
 from faenet_calc.network.config import ModelConfig
+from faenet_calc.potential.domain import TrainingDomain
 
 ForceKind = Literal["gradient", "direct", "none"]
 
@@ -63,6 +64,7 @@ class PotentialConfig:
         forces_on_free_atoms_only: Direct forces were trained on unconstrained atoms only.
         supported_elements: Atomic numbers that can be embedded; empty for all rows of the table.
         trained_elements: Atomic numbers that occurred in training; empty if unknown.
+        domain: Ranges of the training data; None if they were not recorded.
         name: Of the model, for people.
     """
 
@@ -75,6 +77,7 @@ class PotentialConfig:
     forces_on_free_atoms_only: bool = False
     supported_elements: tuple[int, ...] = ()
     trained_elements: tuple[int, ...] = ()
+    domain: TrainingDomain | None = None
     name: str = ""
 
     def __post_init__(self) -> None:

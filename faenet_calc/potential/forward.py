@@ -7,6 +7,7 @@ edge vectors V and rotations U at once and released; positions and strain follow
     d/dx Σ_f w_f E_f  =  Σ_f (dw_f/dx) E_f  +  <dE/dV, dV/dx>  +  <dE/dU, dU/dx>.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -21,6 +22,7 @@ from faenet_calc.network.faenet import FAENet, NetworkOutput
 from faenet_calc.potential.capabilities import Request
 from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
 from faenet_calc.potential.prediction import Prediction
+from faenet_calc.potential.uncertainty import FORCE_DRAWS, LastLayerUncertainty
 
 DEFAULT_BYTES = {"cpu": 384 << 20, "cuda": 4 << 30, "mps": 2 << 30}
 """Budget (bytes) by device type. Larger batches are no faster on a CPU, because they leave its caches."""
@@ -99,6 +101,7 @@ def forward(
     graph: AtomGraph,
     request: Request,
     *,
+    uncertainty: LastLayerUncertainty | None = None,
     generator: torch.Generator | None = None,
     create_graph: bool = False,
     memory_bytes: int | None = None,
@@ -110,6 +113,7 @@ def forward(
         config: Of the potential.
         graph: The structures, after any rewiring.
         request: What to predict.
+        uncertainty: Of the potential, where it is requested.
         generator: For stochastic frames.
         create_graph: Keep gradient forces and stress differentiable, for training on them.
         memory_bytes: Budget of a part; None for the default of the device. Not used in training.
@@ -119,7 +123,14 @@ def forward(
     with torch.set_grad_enabled(training or request.gradient):
         geometry = _geometry(config, graph, request, generator, in_one_graph)
         if in_one_graph:
-            output, copies = _run(model, geometry.framed, geometry.vectors, geometry.frames.rotation, geometry.pairs)
+            output, copies = _run(
+                model,
+                geometry.framed,
+                geometry.vectors,
+                geometry.frames.rotation,
+                geometry.pairs,
+                features=request.features,
+            )
             network = _NetworkPass(output=output, copies=copies)
         elif (engine := engine_for(model)) is not None:
             network = _run_engine(engine, model, config, geometry, request)
@@ -132,6 +143,11 @@ def forward(
             )
         elif request.gradient:
             result |= _derivatives(geometry, network, result["energy"], request)
+    if request.features:
+        result |= _uncertainties(uncertainty, geometry, network.output, request)
+    if "forces_uncertainty" in request.properties:
+        assert uncertainty is not None
+        result["forces_uncertainty"] = _forces_uncertainty(model, config, graph, request, uncertainty, generator)
     if not in_one_graph:
         result = {name: value.detach() for name, value in result.items()}
     if "forces" in request.properties:
@@ -174,7 +190,13 @@ def _geometry(
 
 
 def _run(
-    model: FAENet, framed: FramedGraph, vectors: Tensor, rotation: Tensor, pairs: tuple[Tensor, Tensor] | None
+    model: FAENet,
+    framed: FramedGraph,
+    vectors: Tensor,
+    rotation: Tensor,
+    pairs: tuple[Tensor, Tensor] | None,
+    *,
+    features: bool,
 ) -> tuple[NetworkOutput, Tensor]:
     """Run the network on copies in frames.
 
@@ -184,6 +206,7 @@ def _run(
         vectors: [n_edges, 3] (Å).
         rotation: [n_frames, 3, 3].
         pairs: As in :class:`_Geometry`.
+        features: Whether the output has last-layer features.
 
     Returns:
         tuple: The output and the edge vectors of the copies [n_edge_copies, 3] (Å), not yet rotated.
@@ -195,7 +218,8 @@ def _run(
     if pairs is not None:
         pair_of_edge, edge_of_pair = pairs
         distinct, row = vectors.index_select(0, edge_of_pair), pair_of_edge.index_select(0, framed.edge_of_copy)
-    output: NetworkOutput = model(framed, in_frame, torch.linalg.vector_norm(distinct, dim=1).to(dtype), row)
+    distances = torch.linalg.vector_norm(distinct, dim=1).to(dtype)
+    output: NetworkOutput = model(framed, in_frame, distances, row, features=features)
     return output, copies
 
 
@@ -204,7 +228,12 @@ def _run_engine(
 ) -> _NetworkPass:
     """Evaluate all frames, and their derivatives where gradients are requested, in compiled code."""
     graph, frames = geometry.graph, geometry.frames.detach()
-    outputs = {"gradients": request.gradient, "grad_copies": request.gradient_spread, "hidden": request.direct}
+    outputs = {
+        "gradients": request.gradient,
+        "grad_copies": request.gradient_spread,
+        "hidden": request.direct,
+        "features": request.features,
+    }
     # Frames U and -U of a lattice move together; those of a molecule may belong to different pairs of atoms.
     on_lattice = not geometry.frames.rotation.requires_grad or bool((graph.pbc.sum(dim=1) >= 2).all())
     found = engine.evaluate(
@@ -217,7 +246,13 @@ def _run_engine(
     )
     force = model.decoder(found.hidden) if request.direct and model.decoder is not None else None
     return _NetworkPass(
-        output=NetworkOutput(energy=found.energy, node_energy=found.node_energy, node_force=force, hidden=found.hidden),
+        output=NetworkOutput(
+            energy=found.energy,
+            node_energy=found.node_energy,
+            node_force=force,
+            hidden=found.hidden,
+            features=found.features,
+        ),
         grad_vectors=found.grad_vectors,
         grad_rotation=found.grad_rotation,
         grad_copies=found.grad_copies,
@@ -239,7 +274,9 @@ def _run_in_parts(
         framed = geometry.framed if len(parts) == 1 else copy_into_frames(graph, frames.graph[part])
         part_vectors = vectors.detach().requires_grad_(differentiate)
         part_rotation = rotation[part].detach().requires_grad_(differentiate)
-        output, copies = _run(model, framed, part_vectors, part_rotation, geometry.pairs)
+        output, copies = _run(
+            model, framed, part_vectors, part_rotation, geometry.pairs, features=request.features
+        )
         outputs.append(output.detach())
         if not differentiate:
             continue
@@ -310,6 +347,59 @@ def _averages(
 @lru_cache(maxsize=8)
 def _table(values: tuple[float, ...]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
+
+
+def _atom_features(geometry: _Geometry, output: NetworkOutput) -> Tensor:
+    """[n_atoms, D] last-layer features of every atom, averaged over frames."""
+    assert output.features is not None
+    weight = geometry.frames.weight.to(output.features.dtype)
+    if geometry.graph.n_graphs == 1:
+        return torch.tensordot(weight, output.features.unflatten(0, (len(weight), -1)), dims=1)
+    weighted = output.features * weight[geometry.framed.frame_of_node][:, None]
+    empty = weighted.new_zeros(geometry.graph.n_atoms, weighted.shape[1])
+    return empty.index_add(0, geometry.framed.atom_of_node, weighted)
+
+
+def _uncertainties(
+    uncertainty: LastLayerUncertainty | None, geometry: _Geometry, output: NetworkOutput, request: Request
+) -> dict[str, Tensor]:
+    """What follows from the last-layer features, by the names of :class:`Prediction`."""
+    graph, wanted, result = geometry.graph, request.properties, dict[str, Tensor]()
+    features = _atom_features(geometry, output).detach()
+    if "atom_features" in wanted:
+        result["atom_features"] = features
+    if uncertainty is not None:
+        if "energy_uncertainty" in wanted:
+            result["energy_uncertainty"] = uncertainty.deviation(graph.sum_over_atoms(features))
+        if "energies_uncertainty" in wanted:
+            result["energies_uncertainty"] = uncertainty.deviation(features)
+        if "domain_distance" in wanted:
+            result["domain_distance"] = uncertainty.distance(features, graph.atomic_numbers)
+    return result
+
+
+def _forces_uncertainty(
+    model: FAENet,
+    config: PotentialConfig,
+    graph: AtomGraph,
+    request: Request,
+    uncertainty: LastLayerUncertainty,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """[n_atoms] (eV/Å) root mean square length of force errors over drawn last layers."""
+    draws = uncertainty.draws(FORCE_DRAWS, torch.Generator().manual_seed(0)).to(graph.positions.device)
+    with torch.enable_grad():
+        energy_only = dataclasses.replace(request, gradient=True, stress=False, gradient_spread=False)
+        geometry = _geometry(config, graph, energy_only, generator, True)
+        output, _ = _run(
+            model, geometry.framed, geometry.vectors, geometry.frames.rotation, geometry.pairs, features=True
+        )
+        features = _atom_features(geometry, output).sum(dim=0)
+        squares = graph.positions.new_zeros(graph.n_atoms)
+        for error in draws.to(features.dtype) @ features:
+            (force,) = torch.autograd.grad(error, geometry.positions, retain_graph=True)
+            squares += force.square().sum(dim=1)
+    return (squares / len(draws)).sqrt()
 
 
 def _derivatives(geometry: _Geometry, network: _NetworkPass, energy: Tensor, request: Request) -> dict[str, Tensor]:

@@ -22,10 +22,12 @@ from faenet_calc.network.faenet import FAENet
 from faenet_calc.potential.capabilities import Capabilities, ForcesChoice, FramesChoice, Request
 from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.potential.device import as_dtype
+from faenet_calc.potential.domain import TrainingDomain
 from faenet_calc.potential.forward import forward
 from faenet_calc.potential.modes import differentiable, prediction_mode
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.potential.presets import preset as preset_config
+from faenet_calc.potential.uncertainty import LastLayerUncertainty
 from faenet_calc.settings import from_mapping, to_mapping
 
 
@@ -36,6 +38,7 @@ class Potential(nn.Module):
         super().__init__()
         self.config = config
         self.model = FAENet(config.model)
+        self.uncertainty: LastLayerUncertainty | None = None
         self.metadata: dict[str, Any] = {}
 
     @property
@@ -66,12 +69,19 @@ class Potential(nn.Module):
     @cached_property
     def capabilities(self) -> Capabilities:
         """What can be predicted, and why the rest cannot."""
-        return Capabilities.of(self.config)
+        return Capabilities.of(self.config, uncertainty=self.uncertainty is not None)
 
     @property
     def needs_tags(self) -> bool:
         """Whether the prediction depends on tags."""
         return self.config.model.atoms.tag_channels > 0 or self.config.graph.rewiring != "none"
+
+    def with_uncertainty(self, uncertainty: LastLayerUncertainty, domain: TrainingDomain) -> "Potential":
+        """A potential that shares this network and has an uncertainty and the domain of its training data."""
+        fitted = Potential(dataclasses.replace(self.config, domain=domain))
+        fitted.model, fitted.metadata = self.model, dict(self.metadata)
+        fitted.uncertainty = uncertainty.to(self.device).requires_grad_(False)
+        return fitted.train(self.training)
 
     def graph(self, structures: Any) -> AtomGraph:
         """The graph of one structure or a list of them (ase.Atoms, pymatgen, PyG, AtomGraph) for this potential."""
@@ -115,8 +125,8 @@ class Potential(nn.Module):
 
         Args:
             structures: ase.Atoms, pymatgen Structure/Molecule, PyG Data/Batch, AtomGraph, or a list of them.
-            properties: Any of energy, energies, forces, stress, energy_frame_std, forces_frame_std; None for energy
-                and, where the potential has them, forces.
+            properties: Any of :data:`~faenet_calc.potential.capabilities.PROPERTIES`; None for energy and, where the
+                potential has them, forces.
             frames: "auto" is the checkpoint's deterministic setting.
             forces: "auto" is the checkpoint's own kind.
             generator: Needed for stochastic frames.
@@ -170,6 +180,7 @@ class Potential(nn.Module):
             self.config,
             graph if kept is None else graph.keep_atoms(kept),
             request,
+            uncertainty=self.uncertainty,
             generator=generator,
             create_graph=create_graph,
             memory_bytes=memory_bytes,
@@ -190,10 +201,16 @@ class Potential(nn.Module):
         return kept
 
 
+_PER_ATOM = (
+    "energies", "forces", "gradient_forces", "direct_forces", "forces_frame_std", "energies_uncertainty",
+    "forces_uncertainty", "domain_distance", "atom_features",
+)  # fmt: skip
+
+
 def _scatter_back(result: Prediction, graph: AtomGraph, kept: Tensor) -> Prediction:
     """Per-atom results of a rewired graph at the atoms of the original; zero for deleted atoms."""
     changes: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom}
-    for name in ("energies", "forces", "gradient_forces", "direct_forces", "forces_frame_std"):
+    for name in _PER_ATOM:
         value = getattr(result, name)
         if value is not None:
             full = value.new_zeros(graph.n_atoms, *value.shape[1:])

@@ -75,6 +75,8 @@ class Predictor:
         self._missing: dict[str, str] = {}
         for member, kind in zip(members, self.kinds, strict=True):
             self._missing |= member.capabilities.missing("auto" if kind == "none" else kind, frames)
+        if len(members) > 1:
+            self._missing["atom_features"] = "members of a committee have different features"
         offered = (*PROPERTIES, *_OF_COMMITTEES) if len(members) > 1 else PROPERTIES
         self.properties = tuple(name for name in offered if _OF_COMMITTEES.get(name, name) not in self._missing)
         self.memory_bytes = memory_bytes or DEFAULT_BYTES[members[0].device.type]

@@ -199,7 +199,7 @@ typedef struct {
     float *node, *source_slope;                                 /* [layers][nodes, 3 F], [layers][nodes, F] */
     float *up_slope, *wide_slope, *wide;                        /* [layers][nodes, H], [layers][nodes, W], [nodes, W] */
     float *message, *grad_node, *grad_state, *grad_update;      /* [nodes, F], [nodes, 3 F], [nodes, H], [nodes, H] */
-    float *hidden_output, *features;                            /* [nodes, O] */
+    float *hidden_output, *features;                            /* [nodes, O], [nodes, layers + 1, O] */
     float *private_sums;                                        /* [threads][nodes, 3 F] */
     double *energy;                                             /* [nodes] */
 } NAME(Group);
@@ -371,12 +371,12 @@ static void NAME(read_out)(NAME(Group) *g, int64_t layer, int64_t from, int64_t 
     float *hidden = g->hidden_output + from * O;
     NAME(product)(to - from, O, H, g->state + from * H, H, g->model->output, w->output_hidden_bias, hidden, O, 0);
     for (int64_t node = from; node < to; node++) {
-        float *z = g->hidden_output + node * O, *features = g->features + node * O;
+        float *z = g->hidden_output + node * O, *features = g->features + (node * (w->layers + 1) + layer) * O;
         V energy = {0};
         EACH(k, O) {
             const V value = LOAD(z + k), s = NAME(sigmoid)(value), y = value * s, weight = LOAD(w->energy_weight + k);
             energy += weight * y;
-            STORE(features + k, LOAD(features + k) + mix * y);
+            STORE(features + k, y);
             STORE(z + k, g->seed[node] * mix * weight * (s + y * (1.0f - s)));
         }
         g->energy[node] += (double)mix * ((double)NAME(total)(energy) + w->output_bias);
@@ -547,7 +547,7 @@ static int64_t NAME(place)(NAME(Group) *g, char *memory) {
     TAKE(grad_state, nodes * H);
     TAKE(grad_update, nodes * H);
     TAKE(hidden_output, nodes * O);
-    TAKE(features, nodes * O);
+    TAKE(features, nodes * (L + 1) * O);
     TAKE(energy, nodes);
     TAKE(private_sums, g->threads > 1 ? g->threads * nodes * 3 * F : 0);
 #undef TAKE
@@ -625,7 +625,7 @@ static void NAME(divide)(NAME(Group) *g) {
 static void NAME(fill)(NAME(Group) *g) {
     const Batch *b = g->batch;
     const Weights *w = &g->model->w;
-    const int64_t S = g->signs, H = w->hidden, O = w->output;
+    const int64_t S = g->signs, H = w->hidden;
     const double p = (double)w->power;
     for (int64_t number = 0; number < g->n_units; number++) {
         const NAME(Unit) *unit = g->units + number;
@@ -662,14 +662,13 @@ static void NAME(fill)(NAME(Group) *g) {
         }
     }
     g->first_edge[g->atoms] = g->edges;
-    memset(g->features, 0, (size_t)(g->atoms * S * O) * sizeof(float));
     memset(g->energy, 0, (size_t)(g->atoms * S) * sizeof(double));
 }
 
 /* Adds a group's results to those of the batch. */
 static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const int64_t *copy_start) {
     const Batch *b = g->batch;
-    const int64_t S = g->signs, H = g->model->w.hidden, O = g->model->w.output;
+    const int64_t S = g->signs, H = g->model->w.hidden, D = (g->model->w.layers + 1) * g->model->w.output;
     for (int64_t number = 0; number < g->n_units; number++) {
         const NAME(Unit) *unit = g->units + number;
         const int64_t edge = b->edge_start[unit->graph], edges = b->edge_start[unit->graph + 1] - edge;
@@ -680,7 +679,7 @@ static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const
                 b->node_energy[to] = g->energy[from];
                 b->energy[sign ? unit->inverse : unit->frame] += g->energy[from];
                 if (b->hidden) memcpy(b->hidden + to * H, g->state + from * H, (size_t)H * sizeof(float));
-                if (b->features) memcpy(b->features + to * O, g->features + from * O, (size_t)O * sizeof(float));
+                if (b->features) memcpy(b->features + to * D, g->features + from * D, (size_t)D * sizeof(float));
             }
         }
         if (!g->backward) continue;

@@ -43,7 +43,7 @@ typedef struct {
     double *energy;               /* [n_frames], zero before */
     double *node_energy;          /* [n_nodes], frame after frame */
     float *hidden;                /* [n_nodes, hidden] final states, or NULL */
-    float *features;              /* [n_nodes, output] mixed last-layer features, or NULL */
+    float *features;              /* [n_nodes, layers + 1, output] last-layer features, or NULL */
     double *grad_vectors;         /* [n_edges, 3], zero before, or NULL for energies alone */
     double *grad_rotation;        /* [n_frames, 3, 3], zero before; with share_inverse at the first frame of two inverse ones */
     double *grad_copies;          /* [n_edge_copies, 3] by frame, or NULL; not with share_inverse */

@@ -111,11 +111,14 @@ def test_features_give_the_energy_and_hidden_states_those_of_the_network(both):
     found = engine_for(single.model).evaluate(
         graph, frames, graph.edge_vectors(), frames.weight, share_inverse=True, outputs=["features", "hidden"]
     )
-    head, mixing = single.model.output_block, single.model.mlp_skip_co.weight.sum()
-    from_features = (head.lin2.weight[0] * found.features).sum(dim=1) + mixing * head.lin2.bias
-    assert torch.allclose(from_features.double(), found.node_energy, atol=1e-5)
+    head, mixing = single.model.output_block, single.model.mlp_skip_co.weight[0]
+    of_states = found.features.unflatten(1, (len(mixing), -1)) @ head.lin2.weight[0] + head.lin2.bias
+    assert torch.allclose((of_states @ mixing).double(), found.node_energy, atol=1e-5)
     framed = forward_module.copy_into_frames(graph, frames.graph)
-    output, _ = forward_module._run(single.model, framed, graph.edge_vectors(), frames.rotation, graph.pairs())
+    output, _ = forward_module._run(
+        single.model, framed, graph.edge_vectors(), frames.rotation, graph.pairs(), features=True
+    )
+    assert torch.allclose(found.features, output.features, atol=1e-4)
     assert torch.allclose(found.hidden, output.hidden, atol=1e-4)
     assert found.grad_vectors is None and found.grad_copies is None
 

@@ -1,0 +1,130 @@
+"""Fits the uncertainty and the domain of a potential to its training data; the end of every training run calls it."""
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from faenet_calc import elements
+from faenet_calc.data.dataset import GraphDataset, LabelledGraph
+from faenet_calc.errors import InputError
+from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.domain import TrainingDomain
+from faenet_calc.potential.potential import Potential
+from faenet_calc.potential.prediction import Prediction
+from faenet_calc.potential.predictor import Predictor
+from faenet_calc.potential.uncertainty import FAR, FeatureStatistics, LastLayerUncertainty, calibrated
+from faenet_calc.training.batches import Indices
+
+MAX_STRUCTURES = 20_000
+
+
+def fit_uncertainty(
+    potential: Potential,
+    train: tuple[GraphDataset, Indices],
+    held_out: tuple[GraphDataset, Indices],
+    *,
+    max_structures: int = MAX_STRUCTURES,
+    seed: int = 0,
+) -> Potential:
+    """The potential with an uncertainty calibrated on held-out energies and the domain of its training data.
+
+    Args:
+        potential: A trained potential; its weights are shared, not copied.
+        train: Training data. Their features are computed in one frame each.
+        held_out: Structures with energies that were not trained on, which may have chosen the best epoch.
+        max_structures: Larger training sets are sampled.
+        seed: Random seed of the samples.
+
+    Raises:
+        InputError: No training structure, or no held-out structure with an energy.
+    """
+    rng = np.random.default_rng(seed)
+    dataset, indices = train
+    if len(indices) > max_structures:
+        indices = np.sort(rng.choice(indices, max_structures, replace=False))
+    known = held_out[1][np.isfinite(held_out[0].energy[held_out[1]])]
+    if not len(indices) or not len(known):
+        raise InputError(
+            f"{len(indices)} training structures and {len(known)} held-out structures with an energy; an uncertainty "
+            "needs at least one of each"
+        )
+    statistics, domain = FeatureStatistics(seed=seed), _DomainStatistics(potential)
+    fast = "one" if potential.config.frames.kind == "lattice" else "auto"
+    for labelled, _, features in _predicted(Predictor(potential, frames=fast, seed=seed), dataset, indices):
+        statistics.add(features, labelled.graph.atomic_numbers)
+        domain.add(labelled)
+    uncertainty = statistics.fit().to(potential.device)
+    sums, errors = [], []
+    for labelled, prediction, features in _predicted(Predictor(potential, seed=seed), held_out[0], known):
+        assert labelled.energy is not None
+        sums.append(features.sum(dim=0))
+        errors.append(float(prediction.energy[0]) - labelled.energy)
+    deviation = uncertainty.deviation(torch.stack(sums)).cpu()
+    uncertainty = calibrated(uncertainty, deviation, torch.tensor(errors, dtype=torch.float64))
+    return potential.with_uncertainty(uncertainty, domain.result(_per_atom(uncertainty, statistics)))
+
+
+def _predicted(
+    predictor: Predictor, dataset: GraphDataset, indices: Indices
+) -> Iterator[tuple[LabelledGraph, Prediction, Tensor]]:
+    """Every structure with its labels, its prediction and its last-layer features [n_atoms, D]."""
+    device, waiting = predictor.committee.members[0].device, deque[LabelledGraph]()
+
+    def graphs() -> Iterator[AtomGraph]:
+        for index in indices.tolist():
+            waiting.append(dataset[index])
+            yield waiting[-1].graph.to(device=device)
+
+    for prediction in predictor.predict(graphs(), ("energy", "atom_features")):
+        assert prediction.atom_features is not None
+        yield waiting.popleft(), prediction, prediction.atom_features
+
+
+def _per_atom(uncertainty: LastLayerUncertainty, statistics: FeatureStatistics) -> float:
+    """(eV/atom) exceeded by one in a thousand training structures."""
+    sums = torch.stack(statistics.sums).to(uncertainty.factor)
+    deviation = uncertainty.deviation(sums).cpu() / torch.tensor(statistics.sizes)
+    return float(torch.quantile(deviation, FAR))
+
+
+class _DomainStatistics:
+    """Extremes of labels and distances, from which a :class:`TrainingDomain` is made."""
+
+    def __init__(self, potential: Potential) -> None:
+        self._references = torch.tensor(potential.config.normalization.reference_table, dtype=torch.float64)
+        self._energies: list[float] = []
+        self._force = 0.0
+        self._shortest = torch.full((elements.MAX_Z + 1, elements.MAX_Z + 1), torch.inf, dtype=torch.float64)
+        self._n = 0
+
+    def add(self, labelled: LabelledGraph) -> None:
+        """Add a structure."""
+        self._n += 1
+        graph, numbers = labelled.graph, labelled.graph.atomic_numbers
+        if labelled.energy is not None:
+            self._energies.append((labelled.energy - float(self._references[numbers].sum())) / graph.n_atoms)
+        if labelled.forces is not None:
+            lengths = torch.linalg.vector_norm(labelled.forces.double(), dim=1)
+            self._force = max(self._force, float(lengths.nan_to_num().max()))
+        distances = torch.linalg.vector_norm(graph.edge_vectors(), dim=1).double()
+        pairs = numbers[graph.centre] * len(self._shortest) + numbers[graph.neighbor]
+        self._shortest.view(-1).scatter_reduce_(0, pairs, distances, "amin")
+
+    def result(self, uncertainty: float) -> TrainingDomain:
+        """The domain; ``uncertainty`` (eV/atom) as in :class:`TrainingDomain`."""
+        both = torch.minimum(self._shortest, self._shortest.t())
+        pairs = torch.nonzero(torch.isfinite(both).triu()).tolist()
+        return TrainingDomain(
+            lowest_energy=min(self._energies),
+            highest_energy=max(self._energies),
+            largest_force=self._force or None,
+            shortest={
+                f"{elements.symbol(one)}-{elements.symbol(other)}": round(float(both[one, other]), 4)
+                for one, other in pairs
+            },
+            uncertainty=uncertainty,
+            n_structures=self._n,
+        )
