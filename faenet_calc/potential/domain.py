@@ -1,4 +1,4 @@
-"""TrainingDomain: what the training data of a potential look like, and whether a prediction is plausible beside them."""
+"""TrainingDomain: ranges of the training data of a potential, and whether a prediction is plausible beside them."""
 
 from dataclasses import dataclass, field
 
@@ -105,9 +105,10 @@ class DomainGuard:
         if not len(close):
             return None
         edge = int(close[(squares[close] / limit[close].square()).argmin()])
+        distance = float(squares[edge]) ** 0.5
         atoms = int(graph.centre[edge]), int(graph.neighbor[edge])
         one, other = (elements.symbol(int(numbers[atom])) for atom in atoms)
         return (
-            f"atoms {atoms[0]} and {atoms[1]} ({one}-{other}) {float(squares[edge]) ** 0.5:.2f} Å apart (training data: "
+            f"atoms {atoms[0]} and {atoms[1]} ({one}-{other}) {distance:.2f} Å apart (training data: "
             f"{float(limit[edge]) / _CLOSER:.2f} or more)"
         )

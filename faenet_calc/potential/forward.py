@@ -274,9 +274,7 @@ def _run_in_parts(
         framed = geometry.framed if len(parts) == 1 else copy_into_frames(graph, frames.graph[part])
         part_vectors = vectors.detach().requires_grad_(differentiate)
         part_rotation = rotation[part].detach().requires_grad_(differentiate)
-        output, copies = _run(
-            model, framed, part_vectors, part_rotation, geometry.pairs, features=request.features
-        )
+        output, copies = _run(model, framed, part_vectors, part_rotation, geometry.pairs, features=request.features)
         outputs.append(output.detach())
         if not differentiate:
             continue

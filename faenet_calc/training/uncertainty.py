@@ -11,6 +11,7 @@ from faenet_calc import elements
 from faenet_calc.data.dataset import GraphDataset, LabelledGraph
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.capabilities import FramesChoice
 from faenet_calc.potential.domain import TrainingDomain
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
@@ -52,7 +53,7 @@ def fit_uncertainty(
             "needs at least one of each"
         )
     statistics, domain = FeatureStatistics(seed=seed), _DomainStatistics(potential)
-    fast = "one" if potential.config.frames.kind == "lattice" else "auto"
+    fast: FramesChoice = "one" if potential.config.frames.kind == "lattice" else "auto"
     for labelled, _, features in _predicted(Predictor(potential, frames=fast, seed=seed), dataset, indices):
         statistics.add(features, labelled.graph.atomic_numbers)
         domain.add(labelled)
