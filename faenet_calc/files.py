@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from ase.io.formats import open_with_compression
 
 from faenet_calc.errors import InputError
 
+_PARTIAL = ".partial"  # suffix of the folders in which files are written before they are renamed
 COMPRESSED = (".xz", ".gz", ".bz2")
 
 
@@ -45,7 +47,7 @@ def atomic_files(targets: Sequence[Path]) -> Iterator[list[Path]]:
     (folder,) = {target.parent for target in targets}
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; create it or choose another place for {targets[0].name}")
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{targets[0].name}.") as scratch:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{targets[0].name}.", suffix=_PARTIAL) as scratch:
         written = [Path(scratch) / target.name for target in targets]
         yield written
         for path in written:
@@ -53,6 +55,12 @@ def atomic_files(targets: Sequence[Path]) -> Iterator[list[Path]]:
         for path, target in zip(written, targets, strict=True):
             path.replace(target)
         sync_to_disk(folder)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove what :func:`atomic_files` left in a folder when its process was killed; call it while holding a lock."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def sync_to_disk(path: Path) -> None:

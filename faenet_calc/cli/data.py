@@ -27,11 +27,13 @@ def command() -> None:
 
 
 def label_options(function: F) -> F:
-    """Add the arguments and options that say what to read: FILES, --energy-key, --forces-key, --trust-pickle."""
+    """Add FILES, --energy-key, --forces-key and --trust-pickle to a command."""
     for decorate in (
-        click.option("--trust-pickle", is_flag=True, help="Read LMDB of pickled objects; this runs code in the file."),
-        click.option("--forces-key", metavar="NAME", help="Array with the forces, if not the calculator's."),
-        click.option("--energy-key", metavar="NAME", help="Number to take as energy, if not the calculator's."),
+        click.option(
+            "--trust-pickle", is_flag=True, help="Read LMDB files of pickled objects; this runs code in the files."
+        ),
+        click.option("--forces-key", metavar="NAME", help="Name of the array with the forces."),
+        click.option("--energy-key", metavar="NAME", help="Name of the number to use as energy."),
         click.argument("files", nargs=-1, required=True, type=click.Path()),
     ):
         function = decorate(function)

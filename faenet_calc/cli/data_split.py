@@ -12,9 +12,7 @@ from faenet_calc.errors import InputError
 
 @click.command("split")
 @label_options
-@click.option(
-    "-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write to."
-)
+@click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Output folder.")
 @click.option(
     "--by",
     "kind",
@@ -23,12 +21,12 @@ from faenet_calc.errors import InputError
     help="Groups to keep together: auto, trajectory, composition, adsorbate, slab, file, info or key:NAME; random "
     "divides trajectories.",
 )
-@click.option("--fractions", default="0.8,0.1,0.1", show_default=True, help="Shares of train, val, test.")
+@click.option("--fractions", default="0.8,0.1,0.1", show_default=True, help="Fractions of train, val and test.")
 @click.option(
     "--apart-from",
     multiple=True,
     metavar="FILE",
-    help="Leave out what shares a group with these structures, e.g. an earlier validation set; repeatable.",
+    help="Leave out structures that share a group with those in FILE, e.g. an earlier validation set (repeatable).",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
 @click.option(
@@ -38,7 +36,7 @@ from faenet_calc.errors import InputError
     default="extxyz",
     help="Format of the files.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace files of an earlier split.")
+@click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @verbosity_options
 @click.pass_context

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Cutoff radius (Å); may be repeated.  [default: 4, 5, 6]",
 )
-@click.option("--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Where graphs are kept.")
+@click.option("--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder of the graph cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @verbosity_options
 @click.pass_context

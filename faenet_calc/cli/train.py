@@ -1,4 +1,4 @@
-"""`faenet-calc train`: a config or data files → a trained potential."""
+"""`faenet-calc train`: train a potential from a config or from data files."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the run (run.out_dir).")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Override a setting of the config (repeatable).",
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Output folder (run.out_dir).")
 @click.option("--device", help="Device to train on: auto, cpu, cuda or cuda:N (run.device).")
 @click.option("--seed", type=int, help="Random seed of weights, order and frames (run.seed).")
 @click.option(
@@ -29,12 +35,14 @@ if TYPE_CHECKING:
     default="never",
     help="Continue a run that was stopped (auto) or not.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a run that is in the folder.")
-@click.option("--time-limit", type=float, metavar="S", help="Stop this job cleanly after S seconds, to be resumed.")
-@click.option("--finetune-from", metavar="MODEL", help="Start from the weights of a model (finetune.checkpoint).")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run in the output folder.")
+@click.option("--time-limit", type=float, metavar="S", help="Stop this job after S seconds so that it can be resumed.")
+@click.option(
+    "--finetune-from", metavar="MODEL", help="Fine-tune a model: shipped name or checkpoint (finetune.checkpoint)."
+)
 @click.option("--trust-pickle", is_flag=True, help="Read LMDB files of pickled objects; this runs code in the files.")
-@click.option("--find-lr", is_flag=True, help="Sweep the learning rate for a few hundred steps and suggest one.")
-@click.option("--dry-run", is_flag=True, help="Print the complete settings as YAML and stop.")
+@click.option("--find-lr", is_flag=True, help="Run a learning-rate sweep of 100 steps and suggest a rate.")
+@click.option("--dry-run", is_flag=True, help="Print the complete config as YAML and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @verbosity_options
 @click.pass_context
@@ -54,9 +62,9 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Train a potential from INPUTS: one CONFIG.yaml, or data files (extxyz, traj, db, …) with good defaults.
+    """Train a potential from INPUTS: one CONFIG.yaml, or data files (extxyz, traj, db, …) with default settings.
 
-    The best weights are left in best.safetensors in the folder of the run (run.out_dir).
+    The weights with the best validation metric are written to best.safetensors in the output folder.
     """
     from faenet_calc.training.config_file import dump_config
 

@@ -157,7 +157,7 @@ def _make_writable(folder: Path) -> None:
 
 
 def open_arrays(place: Path) -> Arrays:
-    """The memory-mapped arrays of a cache, and its ``info`` as bytes."""
+    """Open the memory-mapped arrays of a cache; ``info`` is an array of bytes."""
     meta = json.loads((place / META).read_text())
     arrays = {name: _map(place / name, kind, COLUMNS[name][1]) for name, kind in meta["types"].items()}
     arrays["info"] = _map(place / INFO, "uint8", 1)
@@ -209,7 +209,7 @@ def _build(place: Path, records: Iterable[Record], settings: CacheSettings, cont
 
 
 def _row(record: Record, labels: Labels, settings: CacheSettings) -> tuple[dict[str, Any], int]:
-    """The numbers of one structure, and how many edges the cap left out."""
+    """The numbers of one structure, and the number of edges beyond ``max_neighbors``."""
     atoms = record.atoms
     problem = unusable(record)
     if problem:
@@ -237,7 +237,7 @@ def _row(record: Record, labels: Labels, settings: CacheSettings) -> tuple[dict[
 
 
 def unusable(record: Record) -> str:
-    """Why no graph can be made of a structure; empty if one can."""
+    """The reason why a structure has no graph, or ""."""
     atoms = record.atoms
     if len(atoms) == 0:
         return "it has no atoms"
@@ -283,7 +283,7 @@ def _need_labels(n_labels: dict[str, int], first: Record, settings: CacheSetting
 
 
 def _narrow(path: Path, name: str) -> str:
-    """Store integers in the smaller type if they all fit; the type that the file then has."""
+    """Store integers in a smaller type if they all fit, and return the type of the file."""
     kind, narrow = COLUMNS[name][0], _NARROW.get(name)
     if narrow is None or path.stat().st_size == 0:
         return kind

@@ -1,8 +1,8 @@
-"""Is this data set fit to learn from? Findings with their weight and what to do.
+"""Checks of labelled data before training. Each finding has a severity and advice.
 
-error    training on it as it is would be wrong
-warning  probably not what was meant, or it will limit the result
-note     good to know
+error    training on the data as they are would be wrong
+warning  probably a mistake, or a limit on the accuracy
+note     information
 """
 
 from collections import Counter, defaultdict
@@ -43,7 +43,7 @@ def check_files(
     trust_pickle: bool = False,
     progress: bool = False,
 ) -> DataReport:
-    """Read files once and say what is wrong with them as training data; arguments as for ``open_dataset``."""
+    """Read files once and report problems with them as training data; arguments as for ``open_dataset``."""
     facts: list[Facts] = []
     pairs: list[Floats] = []
     latest: dict[object, Record] = {}
@@ -126,14 +126,14 @@ def _geometry(facts: Sequence[Facts]) -> Iterator[Finding]:
         "warning",
         tight,
         f"atoms closer than {_TIGHT} of the sum of their covalent radii",
-        "keep them only if repulsion is meant to be learnt",
+        "keep them only to train on short-range repulsion",
     )
     isolated = [fact for fact in facts if fact.n_isolated and fact.n_atoms > 1]
     yield from about(
         "isolated-atoms",
         "warning",
         isolated,
-        "atoms without any neighbour within the cutoff get no force from the model",
+        "atoms without a neighbor within the cutoff get no force from the model",
         "use a larger cutoff, or remove these structures if the cell or the unit of lengths is wrong",
     )
     single = [fact for fact in facts if fact.n_isolated and fact.n_atoms == 1]
@@ -141,7 +141,7 @@ def _geometry(facts: Sequence[Facts]) -> Iterator[Finding]:
         "single-atoms",
         "note",
         single,
-        "single atoms without neighbours fix the element references",
+        "single atoms without neighbors determine the element references",
         "keep them if their energies come from the same settings as the rest",
     )
 
@@ -221,7 +221,7 @@ def _missing(facts: Sequence[Facts]) -> Iterator[Finding]:
             severity,
             missing,
             f"{len(missing)} of {len(usable)} structures have no {label}",
-            "structures without a label teach the other labels only; leave them out if that is not meant",
+            "such structures contribute to the other terms of the loss only; remove them if that is not intended",
         )
 
 
@@ -243,7 +243,7 @@ def _forces(facts: Sequence[Facts]) -> Iterator[Finding]:
         "warning",
         marked,
         f"the forces of {n_atoms} fixed atoms are exactly zero: constraints removed them",
-        "they are left out of training; raw forces would teach more (get_forces(apply_constraint=False))",
+        "they are left out of training; write raw forces to use them (get_forces(apply_constraint=False))",
     )
     net = [
         f
@@ -355,7 +355,7 @@ def _forces_and_energies(pairs: Sequence[Floats], n_forces: int) -> Iterator[Fin
             )
         return
     work, rise, _ = steps.T
-    # The slope that most steps agree on: a few large errors do not move it.
+    # Weighted median, which a few large errors do not change.
     weight = np.abs(work)
     ratio = np.divide(rise, work, out=np.zeros_like(rise), where=work != 0)
     order = np.argsort(ratio)

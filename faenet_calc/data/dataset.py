@@ -1,9 +1,9 @@
-"""Files → labelled graphs → batches: what the training loop reads.
+"""Labelled graphs and batches of them.
 
     dataset = open_dataset(["run.extxyz"], cutoff=5.0)      # graphs are built once and kept on disk
     batch = collate([dataset[i] for i in (0, 5, 7)])
 
-Geometry and labels are float64 on the CPU; the loop moves a batch to its device and type.
+Geometry and labels are float64 on the CPU; the training loop moves batches to its device.
 """
 
 import json
@@ -28,7 +28,7 @@ __all__ = ["GraphDataset", "LabelledBatch", "LabelledGraph", "Split", "collate",
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledGraph:
-    """One structure with what is known about it.
+    """One structure with its labels.
 
     Attributes:
         graph: float64 geometry with edges, on the CPU.
@@ -36,7 +36,7 @@ class LabelledGraph:
         forces: [n_atoms, 3] (eV/Å), NaN for atoms without a label, or None.
         stress: [3, 3] (eV/Å³) or None.
         free: [n_atoms] bool, False for constrained atoms.
-        index: Position in the data set; what the file says about the structure is ``GraphDataset.info(index)``.
+        index: Position in the data set; ``GraphDataset.info(index)`` has the metadata of the structure.
     """
 
     graph: AtomGraph
@@ -68,7 +68,7 @@ class LabelledBatch:
     index: Tensor
 
     def to(self, device: torch.device | str, *, dtype: torch.dtype | None = None) -> "LabelledBatch":
-        """The same batch elsewhere; ``dtype`` applies to positions, cell, forces and stress, never to the energy.
+        """Move the batch; ``dtype`` applies to positions, cell, forces and stress, never to the energy.
 
         Total energies of thousands of eV would lose the meV in float32, which only mps, having nothing else, gets.
         """
@@ -85,7 +85,7 @@ class LabelledBatch:
 
 
 class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
-    """Labelled graphs in memory-mapped files; each process maps them for itself at first use.
+    """Labelled graphs in memory-mapped files, which each process opens at first use.
 
     Attributes:
         place: The folder of the cache.
@@ -121,12 +121,12 @@ class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
 
     @property
     def n_labels(self) -> dict[str, int]:
-        """How many structures have an energy, forces, a stress."""
+        """Number of structures that have an energy, forces and a stress."""
         return dict(self._meta["n_labels"])
 
     @property
     def n_dropped_edges(self) -> int:
-        """How many edges within the cutoff the cap on neighbours left out."""
+        """Number of edges within the cutoff that ``max_neighbors`` removed."""
         return int(self._meta["n_dropped_edges"])
 
     @property
@@ -161,17 +161,17 @@ class GraphDataset(torch.utils.data.Dataset[LabelledGraph]):
         return named.pop() if named else ""
 
     def atoms_of(self, index: int) -> slice:
-        """Where the atoms of a structure are in the per-atom arrays."""
+        """Range of the atoms of a structure in the per-atom arrays."""
         return _range(self.arrays["atom_end"], index)
 
     def info(self, index: int) -> dict[str, Any]:
-        """What the file says about a structure."""
+        """Metadata of a structure from its file."""
         line = self.arrays["info"][_range(self.arrays["info_end"], index)]
         said: dict[str, Any] = json.loads(line.tobytes())
         return said
 
     def compositions(self, indices: Sequence[int] | NDArray[np.integer] | None = None) -> NDArray[np.int64]:
-        """[n_structures, 119] how many atoms of each atomic number a structure has."""
+        """[n_structures, 119] number of atoms of each atomic number."""
         chosen = np.arange(len(self)) if indices is None else np.asarray(indices)
         structure = np.repeat(np.arange(len(self)), self.n_atoms)
         flat = np.bincount(structure * 119 + self.arrays["numbers"], minlength=119 * len(self))
@@ -219,13 +219,13 @@ def open_dataset(
     tags: str = "auto",
     progress: bool = False,
 ) -> GraphDataset:
-    """Labelled graphs of the structures in files, from the cache if they were built before.
+    """Open the labelled graphs of the structures in files; graphs are built once and cached on disk.
 
     Args:
         files: Files, folders or patterns; extxyz (also .xz, .gz), traj, db, aselmdb, VASP and QE outputs, OC20 LMDB.
-        cutoff: (Å).
-        max_neighbors: Cap on neighbours per atom; None for no cap.
-        cache_dir: Where caches live; by default $FAENET_CALC_CACHE or the user's cache folder.
+        cutoff: Largest distance of an edge (Å).
+        max_neighbors: Largest number of neighbors per atom; None for no limit.
+        cache_dir: Folder of the caches; by default $FAENET_CALC_CACHE or the user's cache folder.
         energy_key: Name of the per-structure scalar to learn; by default the energy.
         forces_key: Name of the array with forces; by default the calculator's forces.
         trust_pickle: Allow LMDB files of pickled objects, whose reading runs code that they contain.
@@ -233,7 +233,7 @@ def open_dataset(
         progress: Show a progress bar while building.
 
     Raises:
-        InputError: Files that cannot be read, without labels, or with a structure of which no graph can be made.
+        InputError: A file cannot be read or has no labels, or a structure has no graph.
     """
     settings = CacheSettings(
         cutoff=float(cutoff), max_neighbors=max_neighbors, energy_key=energy_key, forces_key=forces_key, tags=tags
@@ -243,7 +243,7 @@ def open_dataset(
 
 
 def collate(items: Sequence[LabelledGraph]) -> LabelledBatch:
-    """One batch of several labelled graphs; labels that are missing become NaN."""
+    """Join labelled graphs into a batch; missing labels become NaN."""
     no_stress = torch.full((3, 3), torch.nan, dtype=torch.float64)
     return LabelledBatch(
         graph=AtomGraph.batch([item.graph for item in items]),

@@ -1,7 +1,7 @@
-"""Checks of labels against each other: outliers, meanings of energy, element references.
+"""Checks that compare labels with each other: outliers, mixed kinds of energy, mixed units, element references.
 
-Energies are compared per atom after the best element references are subtracted, so that size and composition do not
-count. Centres and widths are medians, which the outliers themselves do not move.
+Energies are compared per atom after subtraction of fitted element references, which removes the dependence on size and
+composition. Centers and widths are quantiles, which are robust against outliers.
 """
 
 from collections import defaultdict
@@ -93,12 +93,12 @@ def force_outliers(facts: Sequence[Facts]) -> Iterator[Finding]:
         "warning",
         [known[position] for position in far],
         f"forces up to {largest.max():.1f} eV/Å, while half of the structures stay below {np.median(largest):.2f}",
-        "a few such forces dominate the loss; remove them unless strong repulsion is meant to be learnt",
+        "a few such forces dominate the loss; remove them unless the model shall learn strong repulsion",
     )
 
 
 def mixed_energies(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Energies that fall into two groups, as total and adsorption energies do, or two codes, or two units."""
+    """Energies that fall into two groups, e.g. total and adsorption energies, two codes, or two units."""
     known = _labelled(facts)
     mixed = mixture(known)
     changed = list(_changed_meaning(known)) if mixed is None or mixed[2] != _ALIKE else []
@@ -229,7 +229,7 @@ def _two_groups(values: Floats) -> tuple[NDArray[np.bool_], float] | None:
 
 
 def references(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Elements that compositions do not tell apart, and elements that are hardly there."""
+    """Elements whose references the compositions do not determine, and elements in few structures."""
     usable = [fact for fact in facts if not fact.unusable]
     counts = sum(((fact.composition > 0).astype(int) for fact in usable), np.zeros(119, dtype=int))
     few = {symbol(int(z)): int(counts[z]) for z in np.flatnonzero(counts) if z and counts[z] < _FEW}
@@ -239,7 +239,7 @@ def references(facts: Sequence[Facts]) -> Iterator[Finding]:
             severity="warning",
             count=len(few),
             message=f"elements in fewer than {_FEW} structures: {', '.join(f'{s} {n}' for s, n in few.items())}",
-            advice="add data or remove these structures; the model knows next to nothing about such elements",
+            advice="add data or remove these structures; a model cannot learn such elements",
         )
     known = _labelled(facts)
     if not known:

@@ -1,4 +1,4 @@
-"""Does the meaning of the energy change with composition or from file to file?.
+"""Detection of data sets in which the meaning of the energy changes with composition or from file to file.
 
 Where all structures with oxygen, say, hold adsorption energies and all others total energies, a fit of element
 references hides the change in the reference of oxygen. So one side is predicted from the other: with references e_Z
@@ -38,12 +38,12 @@ _OTHER_CODE = 10.0  # eV per atom, more than any cohesive energy
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Break:
-    """A place where the meaning of energies changes.
+    """A change of the meaning of the energy between two parts of a data set.
 
     Attributes:
-        facts: The structures of the smaller side.
-        where: In words, what they have in common.
-        words: What was measured.
+        facts: The structures of the smaller part.
+        where: What they have in common.
+        words: Description of the measured difference.
         unexplained: (eV per atom) residuals when the change is taken as it was measured.
     """
 

@@ -1,6 +1,6 @@
-"""Records → files: conversion and split data sets on disk, whole or not at all.
+"""Conversion and splitting of data files; outputs appear when they are complete.
 
-Forces are written as they were read, raw; constraints, arrays and words of the files go along.
+Raw forces, constraints, arrays and metadata are preserved.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ Add = Callable[[Atoms], None]
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenSplit:
-    """What a split wrote.
+    """Result of writing a split.
 
     Attributes:
-        counts: Name of a set → structures.
+        counts: Name of a set → number of structures.
         kind: How it was split.
-        n_groups: Groups that were kept together.
-        note: What the user should know.
+        n_groups: Number of groups that were kept together.
+        note: Messages to the user.
     """
 
     counts: dict[str, int]
@@ -58,7 +58,7 @@ def export(
     overwrite: bool = False,
     progress: bool = False,
 ) -> int:
-    """Write every structure of the files to one file; its ending decides the format. How many there were.
+    """Write every structure of the files to one file, whose suffix selects the format; return their number.
 
     Raises:
         InputError: The file exists, its format cannot be written, the input cannot be read, or no structure has the
@@ -95,15 +95,15 @@ def export_split(
     overwrite: bool = False,
     progress: bool = False,
 ) -> WrittenSplit:
-    """Split data and write one file per set, each structure with the word ``split``; see ``split_dataset``.
+    """Split data and write one file per set, with the metadata key ``split``; see ``split_dataset``.
 
-    What belongs to a group of which ``apart_from`` has a structure is not written.
+    Structures that share a group with one in ``apart_from`` are not written.
     """
     files = [files] if isinstance(files, str | Path) else list(files)
     with tempfile.TemporaryDirectory(prefix="faenet-calc-split-") as scratch:
 
         def opened(names: Sequence[str | Path]) -> GraphDataset:
-            # Only elements, positions, tags and words matter here: the shortest cutoff keeps the graphs small.
+            # Only elements, positions, tags and metadata are needed: a short cutoff keeps the graphs small.
             return open_dataset(
                 names,
                 cutoff=0.1,
@@ -139,7 +139,7 @@ def labelled_atoms(record: Record, *, energy_key: str | None = None, forces_key:
     """The structure with its labels as a single-point calculation, forces raw."""
     labels = labels_of(record, energy_key=energy_key, forces_key=forces_key)
     atoms = record.atoms.copy()
-    # Files hold numbers, words and arrays; ASE's slab builders leave nested tables in info.
+    # Files can hold numbers, strings and arrays; ASE's slab builders also put nested dictionaries into info.
     atoms.info = {name: value for name, value in record.info.items() if np.asarray(value).dtype.kind in "biufUS"}
     stress = labels.stress
     given: dict[str, Any] = {
@@ -155,7 +155,7 @@ def labelled_atoms(record: Record, *, energy_key: str | None = None, forces_key:
 
 @contextlib.contextmanager
 def writer(path: Path) -> Iterator[Add]:
-    """A function that appends structures to a new file of the format that its ending says."""
+    """Open a new file of the format of its suffix; yields a function that appends a structure."""
     suffix = Path(plain_name(path)).suffix
     if suffix in (".extxyz", ".xyz"):
         with open_with_compression(str(path), "w") as stream:

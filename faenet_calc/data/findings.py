@@ -1,4 +1,4 @@
-"""What a check of training data says: findings with a weight, and their report."""
+"""Findings of a check of training data, and their report."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something about a data set.
+    """One finding about a data set.
 
     Attributes:
-        code: A fixed word for it.
+        code: Identifier of the kind of finding.
         severity: "error", "warning" or "note".
-        count: How many structures (or elements) it concerns.
+        count: Number of structures (or elements) concerned.
         message: What was found.
-        advice: What to do.
-        examples: Some of the structures.
+        advice: What to do about it.
+        examples: Names of some of the structures.
     """
 
     code: str
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class DataReport:
-    """The findings about a data set, worst first.
+    """Findings about a data set, sorted by severity.
 
     Attributes:
         n_structures: Structures read.
@@ -55,17 +55,17 @@ class DataReport:
     findings: tuple[Finding, ...]
 
     def count(self, severity: Severity) -> int:
-        """How many findings of this weight there are."""
+        """Number of findings of a severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; warnings may remain."""
+        """Whether there are no errors."""
         return self.count("error") == 0
 
 
 def about(code: str, severity: Severity, facts: Sequence[Facts], message: str, advice: str) -> Iterator[Finding]:
-    """A finding about these structures; none if there are none."""
+    """Yield one finding about the given structures, or nothing if there are none."""
     if facts:
         yield Finding(
             code=code,

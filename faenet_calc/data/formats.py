@@ -1,7 +1,7 @@
-"""Files → records: every format that labelled structures come in.
+"""Readers for all formats of labelled structures.
 
-A record is one structure with everything its file says about it; what of that is a label is decided in ``labels.py``.
-Nothing here looks at values, and no constraint is applied to forces.
+A record is one structure with all data of its file; ``labels.py`` decides which of them are labels. Values are not
+checked here, and no constraint is applied to forces.
 """
 
 import glob
@@ -22,7 +22,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.files import plain_name, source_for_ase
 from faenet_calc.progress import progress_bar
 
-# What a folder is searched for; anything else has to be named.
+# Files that are found in a folder; others have to be named.
 _FOLDER_SUFFIXES = (".extxyz", ".xyz", ".traj", ".db", ".aselmdb", ".lmdb", ".pwo")
 _VASP_NAMES = ("vasprun.xml", "OUTCAR")  # the first one found in a folder is read: both hold the same run
 _DATABASE_FORMATS = ("db", "json", "aselmdb")
@@ -30,14 +30,14 @@ _DATABASE_FORMATS = ("db", "json", "aselmdb")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Record:
-    """One structure as its file describes it.
+    """One structure of a file.
 
     Attributes:
-        atoms: The structure with its arrays and constraints; its calculator, if any, is not asked.
+        atoms: The structure with its arrays and constraints.
         source: The file.
         index: Position in the file, from 0.
-        results: Raw results of the calculator that the file stores ("energy", "forces", "stress", …).
-        info: Everything else said about the whole structure.
+        results: Raw stored results of the calculator ("energy", "forces", "stress", …).
+        info: All other per-structure data of the file.
     """
 
     atoms: Atoms
@@ -101,7 +101,7 @@ def _labelled_files(folder: Path) -> Iterator[Path]:
 def read_records(
     files: str | Path | Iterable[str | Path], *, trust_pickle: bool = False, progress: bool = False
 ) -> Iterator[Record]:
-    """Every structure of every file, in order.
+    """Read every structure of every file, in order.
 
     Args:
         files: Files, folders or patterns; see :func:`find_files`.
@@ -145,7 +145,7 @@ def _read_with_ase(path: Path) -> Iterator[Record]:
         raise InputError(f"{path}: the format is not known to ASE ({error}); convert it to extxyz first") from error
     except (InputError, PermissionError):
         raise
-    except Exception as error:  # readers of many authors fail in many ways; all mean the file
+    except Exception as error:  # readers of many formats raise many kinds of errors, all about the file
         raise InputError(f"{path} cannot be read as {kind} ({type(error).__name__}: {error})") from error
 
 
@@ -191,7 +191,7 @@ def _read_pickled_lmdb(path: Path) -> Iterator[Record]:
 
 
 def _fields(item: Any, path: Path, index: int) -> dict[str, Any]:
-    """The contents of a PyG ``Data`` of any version, or of a plain mapping, as numpy arrays and numbers."""
+    """The fields of a PyG ``Data`` of any version, or of a plain mapping, as numpy arrays and numbers."""
     if isinstance(item, Mapping):
         raw = dict(item)
     else:
@@ -238,6 +238,6 @@ def _scalar(value: Any) -> Any:
 
 
 def need_package(module: str, path: Path, package: str) -> None:
-    """Raise an InputError that says what to install if a module is missing."""
+    """Raise an InputError that names the package to install if a module is missing."""
     if find_spec(module) is None:
         raise InputError(f"{path} needs the package {package}; install it with: pip install {package}")

@@ -1,6 +1,6 @@
-"""One record → the facts that a check of the whole data set needs.
+"""Facts about single structures, from which the checks of a data set are computed.
 
-Facts are small: a data set is read once, structure by structure, and only its facts are kept.
+A data set is read once, structure by structure; only the facts, which are small, are kept.
 """
 
 import hashlib
@@ -34,14 +34,14 @@ _RANGE = 1.0  # Å, decay length of the weight of a neighbor in the measure of a
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Facts:
-    """What a check needs to know about one structure.
+    """Facts about one structure.
 
     Attributes:
-        name: For messages.
+        name: Name in messages.
         source: The file.
         composition: [119] atoms of each atomic number.
-        unusable: Why no graph can be made; empty if one can. The fields below then keep their defaults.
-        bad_label: What is wrong with the labels' form; empty if nothing is.
+        unusable: Why the structure has no graph, or "". If not empty, the fields below have their defaults.
+        bad_label: Why the labels cannot be read, or "".
         not_finite: Names of labels with NaN or infinite values.
         energy: (eV) or NaN.
         free_energy: (eV) or NaN, where the file has both.
@@ -93,7 +93,7 @@ class Facts:
 
 
 def inspect(record: Record, *, cutoff: float, energy_key: str | None, forces_key: str | None) -> Facts:
-    """The facts of one record."""
+    """Collect the facts about one record."""
     atoms = record.atoms
     composition = np.bincount(np.clip(atoms.numbers, 0, 118), minlength=119)
     known: dict[str, Any] = {"name": str(record), "source": record.source, "composition": composition}
@@ -146,7 +146,7 @@ def _forces(labels: Labels) -> dict[str, Any]:
     known = labels.forces[np.isfinite(labels.forces).all(axis=1)]
     lengths = np.linalg.norm(known, axis=1)
     net = float(np.linalg.norm(known.sum(axis=0))) if len(known) == len(labels.forces) else np.nan
-    # By symmetry forces may vanish, but then they add up to zero; where constraints removed some, they do not.
+    # Forces that vanish by symmetry add up to zero; those that remain after constraints removed some do not.
     vanished = int((lengths[labels.free] == 0).sum()) if len(known) == len(labels.forces) else 0
     removed = vanished >= 2 and vanished < len(known) and net > 0.01 and net > 0.02 * float(lengths.sum())
     return {

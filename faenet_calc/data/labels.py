@@ -1,7 +1,7 @@
-"""Records → labels: which of the numbers in a file are energy, forces and stress.
+"""Labels of a structure: its energy, forces and stress.
 
-Forces are the raw ones. ASE's ``get_forces()`` sets those of constrained atoms to zero; the results behind it are read
-instead. Where a file was written with such zeros, the fixed atoms have no force label (NaN), not a label of zero.
+Forces are raw: the stored results are used instead of ASE's ``get_forces()``, which sets those on constrained atoms to
+zero. If a file was written with such zeros, the fixed atoms have no force label (NaN).
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Labels:
-    """What is known about one structure.
+    """Labels of one structure.
 
     Attributes:
-        energy: (eV), or the scalar that was asked for, or None.
+        energy: Energy (eV), or the scalar of the given name, or None.
         forces: [n_atoms, 3] (eV/Å), NaN for atoms without a label, or None.
         stress: [3, 3] (eV/Å³, ASE's sign), or None.
         free: [n_atoms], False for constrained atoms.
-        n_zeroed: How many fixed atoms had forces of exactly zero, now NaN.
+        n_zeroed: Number of fixed atoms whose forces were exactly zero and are now NaN.
     """
 
     energy: float | None
@@ -44,7 +44,7 @@ class Labels:
 
 
 def labels_of(record: Record, *, energy_key: str | None = None, forces_key: str | None = None) -> Labels:
-    """The labels of one record.
+    """Extract the labels of one record.
 
     Args:
         energy_key: Name of the per-structure scalar to learn; by default the calculator's energy.
@@ -85,7 +85,7 @@ def need_named(n_labels: Mapping[str, int], example: Record, *, energy_key: str 
 
 
 def free_atoms(record: Record) -> Mask:
-    """[n_atoms] atoms that may move: not in FixAtoms (or FixCartesian in all directions), not marked in ``fixed``."""
+    """[n_atoms] atoms that are free to move: not in FixAtoms (or FixCartesian along x, y and z) nor in ``fixed``."""
     free = np.ones(len(record.atoms), dtype=bool)
     for constraint in record.atoms.constraints:
         in_all_directions = isinstance(constraint, FixCartesian) and bool(np.all(constraint.mask))
@@ -148,7 +148,7 @@ def _stress(record: Record) -> Floats | None:
 
 
 def scalar_keys(record: Record) -> list[str]:
-    """Names of the per-structure numbers of a record that could be asked for as energy."""
+    """Names of the per-structure numbers of a record, any of which may be used as energy."""
     said = {**record.info, **record.results}
     return sorted(name for name, value in said.items() if _is_number(value))
 

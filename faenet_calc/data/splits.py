@@ -1,7 +1,7 @@
-"""Data set → training, validation and test sets that are honest about what is new to the model.
+"""Splits into training, validation and test sets.
 
-Snapshots of one trajectory are nearly the same structure: with some of them in training, an error on the others says
-little. So structures are put into groups first, and a group is never divided, unless ``kind="random"`` asks for it.
+Snapshots of one trajectory are nearly identical: with some of them in the training set, the error on the others is
+too optimistic. Structures are therefore grouped, and a group is never divided, except by ``kind="random"``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ _ALIASES = {
     "heldout": "test",
 }
 TRAJECTORY_KEYS = ("trajectory_id", "traj_id", "trajectory", "sid", "system_id", "system", "run_id")
-"""Words that identify a trajectory or a system, most specific meaning first; the first that a structure has is used."""
+"""Metadata keys that identify a trajectory or system, most specific first; the first one present is used."""
 _SLAB_KEYS, _ADSORBATE_KEYS = ("slab", "slab_id", "bulk_id", "bulk_mpid"), ("adsorbate", "ads_symbols", "ads_id")
-_STEP = 0.5  # Å, no atom moves farther than this between snapshots that are stored one after the other
-_STRAIN = 0.05  # and no cell vector changes by a larger share
-FEWEST_GROUPS = 10  # fewer trajectories than this make no sets worth the name
+_STEP = 0.5  # Å, largest displacement of an atom between consecutive snapshots
+_STRAIN = 0.05  # largest relative change of the cell between them
+FEWEST_GROUPS = 10  # with fewer trajectories, structures are split at random
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,8 +47,8 @@ class Split(Mapping[str, Integers]):
     Attributes:
         indices: The sets.
         kind: How it was split.
-        n_groups: How many groups of structures were kept together.
-        note: What the user should know about it.
+        n_groups: Number of groups of structures that were kept together.
+        note: Message to the user.
     """
 
     indices: dict[str, Integers]
@@ -74,15 +74,15 @@ def split_dataset(
     seed: int = 0,
     apart: Integers | None = None,
 ) -> Split:
-    """Divide a data set.
+    """Split a data set.
 
     Args:
-        kind: "auto": the files' own ``split`` word if every structure has one, otherwise by trajectory if there are at
-            least 10 of them, otherwise at random; "trajectory"; "composition" (ratio of elements); "adsorbate";
-            "slab"; "file"; "info" (the ``split`` word); "key:NAME" (any word of the files); "random", which alone may
-            divide a trajectory.
-        fractions: Shares of train, val and test, or name → share; they are scaled to a sum of 1.
-        seed: Of the random choice.
+        kind: "auto": by the metadata key ``split`` if every structure has it, otherwise by trajectory if there are at
+            least 10 trajectories, otherwise at random; "trajectory"; "composition" (ratio of elements); "adsorbate";
+            "slab"; "file"; "info" (the key ``split``); "key:NAME" (any metadata key); "random", which alone may divide
+            a trajectory.
+        fractions: Fractions of train, val and test, or name → fraction; they are scaled to a sum of 1.
+        seed: Random seed.
         apart: Positions of structures whose groups are left out of every set, e.g. an earlier validation set.
 
     Raises:
@@ -91,12 +91,12 @@ def split_dataset(
     if kind not in KINDS and not kind.startswith("key:"):
         raise InputError(f"split {kind!r}, expected one of {', '.join(KINDS)} or key:NAME")
     if apart is not None and kind in ("auto", "info", "random"):
-        raise InputError(f"split {kind!r} does not say what belongs together; choose e.g. trajectory, slab or key:NAME")
+        raise InputError(f"split {kind!r} does not define groups; choose e.g. trajectory, slab or key:NAME")
     own = _own_split(dataset) if kind in ("auto", "info") else None
     if own is not None:
-        return Split(indices=own, kind="info", n_groups=len(own), note="the files' own split words are used")
+        return Split(indices=own, kind="info", n_groups=len(own), note="the split given in the files is used")
     if kind == "info":
-        raise InputError('split "info" needs the word split=train|val|test in every structure; some have none')
+        raise InputError('split "info" needs split=train|val|test in the metadata of every structure; some have none')
     shares = _shares(fractions)
     together = trajectories(dataset)
     n_trajectories = int(together.max()) + 1
@@ -105,20 +105,20 @@ def split_dataset(
         kind = "trajectory" if n_trajectories >= FEWEST_GROUPS else "random"
         if kind == "random":
             note = (
-                f"split at random, because only {n_trajectories} trajectories or systems were found; neighbouring "
-                "snapshots may be in different sets, so errors will look better than on new systems"
+                f"split at random, because only {n_trajectories} trajectories or systems were found; neighboring "
+                "snapshots may be in different sets, so errors will be lower than on new systems"
             )
     elif kind == "random" and n_trajectories < len(dataset):
         note = (
-            f"split at random as asked: snapshots of {n_trajectories} trajectories or systems are spread over the "
-            "sets, so errors will look better than on new systems"
+            f"split at random: snapshots of {n_trajectories} trajectories or systems are spread over the sets, so "
+            "errors will be lower than on new systems"
         )
     if kind == "random":
         groups = np.arange(len(dataset))
     elif kind == "trajectory":
         groups = together
     else:
-        groups = _joined(together, _labels(dataset, kind))
+        groups = _joined(together, _group_keys(dataset, kind))
     if apart is not None:
         return _divide_the_rest(groups, apart, shares, seed, kind)
     indices = _divide(groups, shares, seed, kind)
@@ -165,7 +165,7 @@ def _kind_of_structure(dataset: "GraphDataset", index: int) -> str:
 
 
 def trajectories(dataset: "GraphDataset") -> Integers:
-    """[n_structures] a number for each trajectory or system: by its name in the file, or by continuity.
+    """[n_structures] index of the trajectory or system of each structure, by its metadata or by continuity.
 
     Without a name, consecutive structures of one file belong together if they have the same atoms in the same order,
     nearly the same cell, and no atom moved by more than 0.5 Å.
@@ -196,32 +196,32 @@ def _continues(dataset: "GraphDataset", index: int) -> bool:
     moved = data["positions"][now] - data["positions"][last]
     periodic = data["pbc"][index] & (axis_heights(cell, data["pbc"][index]) < np.inf)
     if periodic.any():
-        # Whole lattice vectors are no motion: an atom may have been wrapped into the cell.
+        # Displacements by lattice vectors are removed: an atom may have been wrapped into the cell.
         vectors = cell[periodic]
         moved = moved - np.rint(moved @ np.linalg.pinv(vectors)) @ vectors
     return bool(np.linalg.norm(moved, axis=1).max() <= _STEP)
 
 
-def _labels(dataset: "GraphDataset", kind: str) -> list[Any]:
-    """What each structure is grouped by."""
-    labels: list[Any] = []
+def _group_keys(dataset: "GraphDataset", kind: str) -> list[Any]:
+    """The key by which each structure is grouped."""
+    keys: list[Any] = []
     for index in range(len(dataset)):
         info = dataset.info(index)
         if kind == "file":
-            labels.append(info["source"])
+            keys.append(info["source"])
         elif kind.startswith("key:"):
             key = kind.removeprefix("key:")
             if key not in info:
                 words = ", ".join(sorted(info))
                 raise InputError(f"split {kind!r}: {info['source']} #{info['index']} has no {key!r}; it has {words}")
-            labels.append(str(info[key]))
+            keys.append(str(info[key]))
         else:
-            labels.append(_chemistry(dataset, index, kind, info))
-    return labels
+            keys.append(_chemistry(dataset, index, kind, info))
+    return keys
 
 
 def _chemistry(dataset: "GraphDataset", index: int, kind: str, info: Mapping[str, Any]) -> str:
-    """The composition, adsorbate or slab of a structure, by the file's word or by tags."""
+    """The composition, adsorbate or slab of a structure, from its metadata or by tags."""
     keys = {"adsorbate": _ADSORBATE_KEYS, "slab": _SLAB_KEYS}.get(kind, ())
     word = next((str(info[key]) for key in keys if key in info), None)
     if word is not None:
@@ -240,7 +240,7 @@ def _formula(numbers: NDArray[np.integer[Any]]) -> str:
 
 
 def _own_split(dataset: "GraphDataset") -> dict[str, Integers] | None:
-    """The sets that the files name themselves; None unless every structure has a word that is one of ours."""
+    """The sets given by the metadata key ``split``; None unless every structure names a known set."""
     words = [str(dataset.info(index).get("split", "")).lower() for index in range(len(dataset))]
     words = [_ALIASES.get(word, word) for word in words]
     if not set(words) <= set(NAMES) or len(set(words)) < 2:
@@ -255,7 +255,7 @@ def _shares(fractions: Mapping[str, float] | Sequence[float]) -> dict[str, float
     named = {name: float(share) for name, share in named.items() if share != 0}
     total = sum(named.values())
     if not named or min(named.values()) < 0 or not np.isfinite(total):
-        raise InputError(f"{fractions=}, expected shares above 0 such as 0.8, 0.1, 0.1")
+        raise InputError(f"{fractions=}, expected fractions above 0 such as 0.8, 0.1, 0.1")
     return {name: share / total for name, share in named.items()}
 
 
@@ -264,9 +264,9 @@ def _numbered(names: Sequence[Any]) -> Integers:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
-def _joined(first: Integers, labels: Sequence[Any]) -> Integers:
-    """Groups such that structures that share either a group or a label are together."""
-    second = _numbered(labels)
+def _joined(first: Integers, keys: Sequence[Any]) -> Integers:
+    """Merge groups: structures that share either a group or a key are in one group."""
+    second = _numbered(keys)
     parent = list(range(int(first.max()) + 1 + int(second.max()) + 1))
 
     def root(node: int) -> int:
@@ -282,9 +282,9 @@ def _joined(first: Integers, labels: Sequence[Any]) -> Integers:
 
 
 def _divide_the_rest(groups: Integers, apart: Integers, shares: Mapping[str, float], seed: int, kind: str) -> Split:
-    """Divide what shares no group with the structures at ``apart``."""
+    """Split the structures that share no group with those at ``apart``."""
     rest = np.flatnonzero(~np.isin(groups, groups[apart]))
-    note = f"{len(groups) - len(apart) - len(rest)} structures belong to groups that stay apart and are left out"
+    note = f"{len(groups) - len(apart) - len(rest)} structures share a group with excluded structures and are left out"
     if not len(rest):
         raise InputError(f"split by {kind}: {note}; nothing is left")
     left = _numbered(groups[rest].tolist())
@@ -293,7 +293,7 @@ def _divide_the_rest(groups: Integers, apart: Integers, shares: Mapping[str, flo
 
 
 def _divide(groups: Integers, shares: Mapping[str, float], seed: int, kind: str) -> dict[str, Integers]:
-    """Groups in random order, each to the set that lacks most; every set gets at least one group."""
+    """Assign groups in random order to the set that is furthest from its size; every set gets at least one group."""
     n_groups = int(groups.max()) + 1
     if n_groups < len(shares):
         raise InputError(
@@ -306,7 +306,7 @@ def _divide(groups: Integers, shares: Mapping[str, float], seed: int, kind: str)
     owner = np.full(n_groups, -1)
     empty = set(range(len(names)))
     for position, group in enumerate(order):
-        # The last groups are for sets that are still empty, so that small data sets fill all of them.
+        # The last groups go to sets that are still empty.
         choice = range(len(names)) if n_groups - position > len(empty) else sorted(empty)
         chosen = max(choice, key=lambda s: lack[s])
         owner[group] = chosen

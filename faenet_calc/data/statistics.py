@@ -1,8 +1,8 @@
-"""What a training set says about scales: references, neighbours, spreads, and the error of knowing nothing.
+"""Statistics of a data set: element references, neighbors, scales of the labels, and errors of trivial predictions.
 
-Element references are the per-atom energies e_Z that make Σ n_Z e_Z closest to the labels, in the least-squares sense
-per atom. Where compositions do not tell elements apart (every structure Cu36CO2, say) infinitely many references fit
-equally well; a ridge then takes those closest to the mean energy per atom.
+Element references are the energies e_Z for which Σ n_Z e_Z is closest to the labels, by least squares per atom. If
+the compositions do not determine them (e.g. every structure is Cu36CO2), ridge regression selects those closest to the
+mean energy per atom.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Indices = Sequence[int] | NDArray[np.integer[Any]] | None
 
-_RANK_TOLERANCE = 1e-6  # of the largest singular value of the matrix of composition fractions
-_RIDGE = 1e-6  # of the mean square of a column; what is determined moves by less than this share
+_RANK_TOLERANCE = 1e-6  # relative to the largest singular value of the matrix of composition fractions
+_RIDGE = 1e-6  # relative to the mean square of a column; determined references change by less than this fraction
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +33,7 @@ class ReferenceFit:
     Attributes:
         numbers: [n_elements] atomic numbers that occur.
         energies: [n_elements] (eV per atom).
-        rank: How many independent compositions there are; references are unique if it equals the number of elements.
+        rank: Number of independent compositions; references are unique if it equals the number of elements.
         residual: [n_structures] (eV per atom), label minus Σ references, over the number of atoms.
     """
 
@@ -53,7 +53,7 @@ class ReferenceFit:
 
 
 def fit(compositions: Integers, energies: Floats) -> ReferenceFit:
-    """Element references of labelled compositions.
+    """Fit element references.
 
     Args:
         compositions: [n_structures, 119] atoms of each atomic number.
@@ -82,20 +82,20 @@ def fit_references(dataset: "GraphDataset", indices: Indices = None) -> dict[str
 
 
 def reference_fit(dataset: "GraphDataset", indices: Indices = None) -> ReferenceFit:
-    """The fit behind :func:`fit_references`, with rank and residuals."""
+    """Fit references as :func:`fit_references` does, and return them with rank and residuals."""
     chosen = _chosen(dataset, indices)
     chosen = chosen[np.isfinite(dataset.energy[chosen])]
     return fit(dataset.compositions(chosen), dataset.energy[chosen])
 
 
 def mean_neighbors(dataset: "GraphDataset", indices: Indices = None) -> float:
-    """Mean number of neighbours of an atom."""
+    """Mean number of neighbors of an atom."""
     chosen = _chosen(dataset, indices)
     return float(dataset.n_edges[chosen].sum() / dataset.n_atoms[chosen].sum())
 
 
 def energy_scale(dataset: "GraphDataset", indices: Indices = None, references: dict[str, float] | None = None) -> float:
-    """(eV per atom) root mean square of what the references leave; 1 if there is no energy or nothing is left."""
+    """Root mean square of the energies after references (eV per atom); 1 if there are no energies or it is 0."""
     chosen = _chosen(dataset, indices)
     chosen = chosen[np.isfinite(dataset.energy[chosen])]
     if len(chosen) == 0:
@@ -123,7 +123,7 @@ def residuals(dataset: "GraphDataset", indices: Indices, references: dict[str, f
 
 
 def force_scale(dataset: "GraphDataset", indices: Indices = None, *, free_only: bool = False) -> float:
-    """(eV/Å) root mean square of the force components that have labels; 1 if there are none or all are zero."""
+    """Root mean square of the labelled force components (eV/Å); 1 if there are none or all are zero."""
     components = force_components(dataset, indices, free_only=free_only)
     return (float(np.sqrt((components**2).mean())) or 1.0) if components.size else 1.0
 
@@ -149,13 +149,13 @@ def largest_forces(dataset: "GraphDataset") -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A quantity over a data set.
+    """Distribution of a quantity over a data set.
 
     Attributes:
-        count: How many values there are.
-        mean: Of the values.
+        count: Number of values.
+        mean: Mean value.
         std: Standard deviation.
-        mae: Mean absolute deviation from the median: the best error that one constant can have.
+        mae: Mean absolute deviation from the median: the MAE of the best constant prediction.
         lowest: The smallest value.
         highest: The largest value.
     """
@@ -185,7 +185,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStats:
-    """What `faenet-calc data stats` prints.
+    """The output of `faenet-calc data stats`.
 
     Attributes:
         n_structures: Structures.
@@ -221,7 +221,7 @@ class DatasetStats:
 
 
 def describe(dataset: "GraphDataset", cutoffs: Sequence[float] = ()) -> DatasetStats:
-    """Counts, ranges, neighbours, references and trivial errors of a data set.
+    """Compute counts, ranges, neighbors, references and errors of trivial predictions.
 
     Args:
         cutoffs: (Å) up to the data set's own; by default its own and those 1 and 2 Å below.
@@ -256,7 +256,7 @@ def _tag_counts(dataset: "GraphDataset") -> tuple[int, int, int]:
 
 
 def _neighbor_counts(dataset: "GraphDataset", cutoffs: Sequence[float]) -> dict[float, tuple[float, int]]:
-    """Mean and largest number of neighbours within each cutoff, from the edges that were stored."""
+    """Mean and largest number of neighbors within each cutoff, from the stored edges."""
     wanted = sorted({float(cutoff) for cutoff in cutoffs if 0 < cutoff <= dataset.cutoff})
     total, largest = dict.fromkeys(wanted, 0), dict.fromkeys(wanted, 0)
     for item in (dataset[index] for index in range(len(dataset))):

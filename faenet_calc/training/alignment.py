@@ -1,4 +1,4 @@
-"""Element offsets between a potential and data: another zero of energy is not an error of the model."""
+"""Element references fitted to data: a different zero of energy is not an error of the model."""
 
 import dataclasses
 
@@ -13,12 +13,15 @@ from faenet_calc.training.batches import Indices
 
 
 def aligned(potential: Potential, dataset: GraphDataset, indices: Indices) -> tuple[Potential, dict[str, float]]:
-    """The same potential with element references fitted to the labels, and the change of each (eV per atom).
+    """Refit the element references of a potential to labelled energies.
 
     Args:
-        potential: Its own references are the starting point; only what differs is fitted.
-        dataset: With energies.
-        indices: Structures to fit to.
+        potential: The potential; the change of its references is fitted.
+        dataset: A data set with energies.
+        indices: Indices of the structures to fit to.
+
+    Returns:
+        The potential with new references, and the change by element symbol (eV per atom).
     """
     found = assess(potential, dataset, indices, frames="one" if potential.config.frames.kind == "lattice" else "auto",
                    records=True)  # fmt: skip

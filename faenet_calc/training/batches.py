@@ -1,8 +1,8 @@
-"""Which structures form a step, and the batches made of them.
+"""Random batches of nearly equal cost, with the frames of each structure.
 
-Batches are drawn by strata of size: with n batches, the n largest structures go to different batches, then the next n,
-and so on, each stratum in random order. Batches are then random and of nearly equal cost. Everything random follows
-from (seed, epoch, structure), so it depends neither on the number of processes nor on where a run was interrupted.
+Structures are sorted by size and divided into strata of as many structures as there are batches; each stratum is dealt
+to the batches in random order. Random numbers depend on (seed, epoch, structure) only, hence neither on the number of
+processes nor on where a run was interrupted.
 """
 
 import dataclasses
@@ -19,23 +19,23 @@ from faenet_calc.frames.frames import Frames, build_frames
 from faenet_calc.potential.config import PotentialConfig
 
 Indices = NDArray[np.int64]
-REPLAY_OFFSET = 1 << 40  # on the index of replayed structures, so that their frames are their own
+REPLAY_OFFSET = 1 << 40  # added to the index of replayed structures, so that their random frames are independent
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainBatch:
-    """Labelled structures and the frames in which they are seen.
+    """Labelled structures and their frames.
 
     Attributes:
         labelled: The structures.
-        frames: Built before, or a mode.
+        frames: Frames, or a mode for frames that are built in the forward pass.
     """
 
     labelled: LabelledBatch
     frames: Frames | FrameMode
 
     def to(self, device: torch.device) -> "TrainBatch":
-        """The same batch on a device."""
+        """Move the batch to a device."""
         if device.type == "cpu":
             return self
         frames = self.frames
@@ -49,13 +49,13 @@ class TrainBatch:
 def epoch_batches(
     costs: Sequence[float] | NDArray[np.generic], batch_size: int, *, seed: int, epoch: int
 ) -> list[Indices]:
-    """The batches of an epoch: every structure once, random, of nearly equal cost.
+    """Divide all structures into random batches of nearly equal cost.
 
     Args:
-        costs: [n_structures] e.g. numbers of edges.
-        batch_size: Structures per batch; batches differ by at most one.
-        seed: Of the run.
-        epoch: Number of the pass.
+        costs: [n_structures] cost of each structure, e.g. its number of edges.
+        batch_size: Structures per batch; batch sizes differ by at most one.
+        seed: Random seed of the run.
+        epoch: Index of the epoch.
     """
     random = np.random.default_rng([seed, epoch])
     n = len(costs)
@@ -70,13 +70,13 @@ def epoch_batches(
 
 
 def shares(batch: Indices, costs: NDArray[np.generic], n_parts: int) -> list[Indices]:
-    """A batch divided into parts of nearly equal cost: the costliest structure goes to the cheapest part."""
+    """Divide a batch into parts of nearly equal cost: the costliest structures first, each to the cheapest part."""
     if n_parts == 1:
         return [batch]
     parts: list[list[int]] = [[] for _ in range(n_parts)]
     load = np.zeros(n_parts)
     for structure in sorted(batch.tolist(), key=lambda index: (-float(costs[index]), index)):
-        # An empty part comes first: every process needs something to do.
+        # Empty parts first: every process needs at least one structure.
         lightest = min(range(n_parts), key=lambda part: (bool(parts[part]), load[part]))
         parts[lightest].append(structure)
         load[lightest] += float(costs[structure])
@@ -85,12 +85,12 @@ def shares(batch: Indices, costs: NDArray[np.generic], n_parts: int) -> list[Ind
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Replay:
-    """Old data that is mixed into every batch of a fine-tuning.
+    """Earlier training data that is mixed into every batch during fine-tuning.
 
     Attributes:
-        dataset: Of the data that the model was trained on.
-        share: Of a batch.
-        references: [119] (eV) change of the element references, which the old labels follow.
+        dataset: Data that the model was trained on.
+        share: Fraction of a batch.
+        references: [119] (eV) change of the element references, which is applied to the energies.
     """
 
     dataset: GraphDataset
@@ -98,7 +98,7 @@ class Replay:
     references: NDArray[np.float64]
 
     def draw(self, n_new: int, seed: Sequence[int]) -> list[LabelledGraph]:
-        """Random old structures for a batch of ``n_new`` new ones, in terms of the new references."""
+        """Draw random old structures for a batch of ``n_new`` new ones; their energies follow the new references."""
         n_old = max(1, round(n_new * self.share / (1 - self.share)))
         chosen = np.random.default_rng(list(seed)).choice(
             len(self.dataset), min(n_old, len(self.dataset)), replace=False
@@ -117,14 +117,14 @@ class Replay:
 
 
 class BatchMaker:
-    """Makes training batches: structures from the data set, with their random frames.
+    """Builds training batches: structures from the data set, with their random frames.
 
     Args:
         dataset: The structures.
-        config: Of the potential, for its frames.
-        mode: Frames of training.
-        seed: Of the run.
-        replay: Old data to mix in.
+        config: Settings of the potential.
+        mode: Frame mode of training.
+        seed: Random seed of the run.
+        replay: Earlier data to mix in.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class BatchMaker:
         self.dataset, self.config, self.mode, self.seed, self.replay = dataset, config, mode, seed, replay
 
     def make(self, indices: Indices, epoch: int) -> TrainBatch:
-        """The batch of some structures in an epoch."""
+        """Build the batch of the given structures in an epoch."""
         items = [self.dataset[int(index)] for index in indices]
         if self.replay is not None:
             items += self.replay.draw(len(items), [self.seed, epoch, int(indices[0])])
@@ -153,7 +153,7 @@ class BatchMaker:
         return TrainBatch(labelled=collate(items), frames=frames)
 
     def _draw(self, item: LabelledGraph, epoch: int) -> Frames:
-        """One random frame of one structure; another one in every epoch."""
+        """Draw one random frame of a structure; a different one in every epoch."""
         graph = item.graph
         if self.config.graph.rewiring != "none":
             graph = graph.keep_atoms(graph.tags != 0)

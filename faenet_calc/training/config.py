@@ -1,6 +1,6 @@
-"""The settings of a training run: what may stand in its YAML file, section by section.
+"""Settings of a training run: one dataclass per section of its YAML file.
 
-The file is read in ``config.py``; defaults that belong to a preset are in ``recipes.py``.
+``config_file.py`` reads the file; defaults that depend on the preset are in ``preset_hyperparameters.py``.
 """
 
 from dataclasses import dataclass, field
@@ -25,23 +25,23 @@ Share = Annotated[float, Interval(ge=0, lt=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where, how long and how carefully a run runs.
+    """Output folder, duration, device and bookkeeping of a run.
 
     Attributes:
-        out_dir: Folder of everything the run writes.
-        seed: Of weights, order of structures and random frames.
+        out_dir: Output folder.
+        seed: Random seed of the initial weights, the order of structures and random frames.
         device: "auto" (cuda, else cpu) or a torch device.
-        dtype: Of the network.
-        time_limit_s: Training time of the whole run (s), resumed parts included; the learning rate is annealed in it.
-        max_epochs: Passes over the training set. Without it and without a time limit, a run takes one hour.
-        threads: CPU threads; None leaves torch's choice.
-        log_every: Steps between lines of the log.
-        save_every_s: Seconds between resume states.
-        save_every_steps: Steps between resume states, besides.
-        validate_every: Epochs between validations; None: at most once per 100 steps.
-        validation_frames: Frames of validation during the run; "auto" is one for lattice frames, all for the others.
-        precision: Mixed precision of the network on cuda; no effect on the CPU.
-        tensorboard: Write TensorBoard events where it is installed.
+        dtype: Floating-point type of the network.
+        time_limit_s: Training time of the whole run (s), including resumed parts, over which the learning rate decays.
+        max_epochs: Number of passes over the training set. Without it and without a time limit, a run takes one hour.
+        threads: Number of CPU threads; None for torch's default.
+        log_every: Steps between rows of steps.csv.
+        save_every_s: Seconds between writes of the resume file.
+        save_every_steps: Additionally write the resume file every so many steps.
+        validate_every: Epochs between validations; None validates at most once per 100 steps.
+        validation_frames: Frame mode of validation during the run; "auto" is "one" for lattice frames, "all" otherwise.
+        precision: "bf16" uses mixed precision on cuda; no effect on the CPU.
+        tensorboard: Write TensorBoard events if tensorboard is installed.
         report: Write report.html at the end.
     """
 
@@ -64,7 +64,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is learned from.
+    """Training, validation and test data.
 
     Attributes:
         train: Files of the training set; validation and test sets are split off where they are not given.
@@ -72,12 +72,12 @@ class DataConfig:
         test: Files of the test set.
         energy_key: Name of the energy in files; "auto" is ASE's calculator result.
         forces_key: Name of the forces in files; "auto" as above.
-        max_force: Training structures with a longer force (eV/Å) are left out; validation and test sets keep theirs.
-        split: How sets are split off: auto, random, trajectory, composition, adsorbate, slab, file, info or key:NAME
-            (see ``faenet-calc data split``).
-        val_fraction: Share of the validation set.
-        test_fraction: Share of the test set.
-        seed: Of the split; part of what identifies a test set, so it does not follow run.seed.
+        max_force: Leave out training structures with a larger force (eV/Å); validation and test sets are not filtered.
+        split: How validation and test sets are split off: auto, random, trajectory, composition, adsorbate, slab, file,
+            info or key:NAME (see ``faenet-calc data split``).
+        val_fraction: Fraction of structures in the validation set.
+        test_fraction: Fraction of structures in the test set.
+        seed: Random seed of the split. Independent of run.seed, so that runs with other seeds share a test set.
         cache_dir: Folder of the graph cache.
     """
 
@@ -101,12 +101,12 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection(ModelConfig):
-    """The network: a preset and what differs from it.
+    """The network: a preset and the settings that differ from it.
 
     Attributes:
-        preset: Gives every setting of model, frames, graph and energy that is not stated, and the recipe of training.
-        forces: The potential's kind of forces.
-        name: Of the model, for people.
+        preset: Source of the defaults of model, frames, graph and energy, and of the hyperparameters of training.
+        forces: Kind of forces that the potential predicts.
+        name: Display name of the model.
     """
 
     preset: str = "modern-s"
@@ -116,10 +116,10 @@ class ModelSection(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class FramesSection(FramesConfig):
-    """Frames of the potential, and those of its training.
+    """Frames of the potential, and of its training.
 
     Attributes:
-        training: Frames of training steps; "stochastic" draws one per structure and epoch.
+        training: Frame mode of training steps; "stochastic" draws one frame per structure and epoch.
     """
 
     training: FrameMode = "stochastic"
@@ -127,15 +127,15 @@ class FramesSection(FramesConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizationSection:
-    """What is fitted to the training set before the first step; a number or mapping is used as it stands.
+    """Constants that are fitted to the training set before the first step; a given number or mapping is used as is.
 
     Attributes:
         references: Energy per atom of each element.
         shift: Energy per structure; "fit" is the mean (not extensive, as for the paper's OC20 tasks).
-        scale: Of the energy; "fit" is the root mean square force × 1 Å, or the spread of energies without forces or
-            with a fitted shift.
-        force_scale: Of direct forces; "fit" is their root mean square.
-        mean_neighbors: Replaces ``model.mean_neighbors``; None keeps that.
+        scale: Scale of the energy; "fit" is the root mean square force × 1 Å, or the spread of energies for data
+            without forces or with a fitted shift.
+        force_scale: Scale of direct forces; "fit" is their root mean square.
+        mean_neighbors: Replaces ``model.mean_neighbors``; None keeps it.
     """
 
     references: Literal["fit", "none"] | dict[str, float] = "fit"
@@ -147,19 +147,19 @@ class NormalizationSection:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The loss: weights (0 leaves a term out) and kinds.
+    """The loss function: weight (0 omits a term) and kind of each term.
 
     Energies in eV (per atom if ``per_atom``), forces in eV/Å, stress in eV/Å³.
 
     Attributes:
         energy, forces, stress: Weights.
-        conservation: Weight of the paper's energy-conservation term: direct forces against -dE/dx.
-        conservation_target: "detached" compares with constant -dE/dx (upstream), "full" lets gradients through both.
+        conservation: Weight of the paper's energy-conservation term: direct forces compared with -dE/dx.
+        conservation_target: "detached" treats -dE/dx as constant (upstream), "full" differentiates both.
         energy_kind, forces_kind, stress_kind: mae, mse, huber, or l2 (mean length of the error vector).
-        huber_delta: Where huber turns from quadratic to linear, in the units above.
-        per_atom: Energy errors are divided by the number of atoms.
-        free_atoms_only: Forces of constrained atoms do not count.
-        adsorbate_weight: How much a force on an adsorbate atom (tag 2) counts where one on another atom counts 1.
+        huber_delta: Error at which huber changes from quadratic to linear, in the units above.
+        per_atom: Divide energy errors by the number of atoms.
+        free_atoms_only: Ignore the forces on constrained atoms.
+        adsorbate_weight: Relative weight of the forces on adsorbate atoms (tag 2).
     """
 
     energy: NotNegative = 1.0
@@ -178,21 +178,21 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """The optimiser and its schedule.
+    """The optimizer and the learning-rate schedule.
 
     Attributes:
-        kind: adamw, or muon: orthogonal steps for the matrices inside the network, AdamW for the rest.
-        lr: Highest learning rate.
-        min_lr: Lowest learning rate.
-        weight_decay: Not applied to biases, norms and embeddings.
-        beta2: Second-moment memory of Adam.
+        kind: adamw, or muon: orthogonalized steps for the matrices inside the network, AdamW for the other parameters.
+        lr: Peak learning rate.
+        min_lr: Final learning rate.
+        weight_decay: Decoupled weight decay; not applied to biases, norms and embeddings.
+        beta2: Decay rate of Adam's second moment.
         schedule: cosine (over max_epochs or the time limit, whichever ends first), plateau, or constant.
-        warmup_steps: Steps of linear warm-up; None: a twentieth of the run, at most 500.
-        plateau_factor, plateau_patience: Of the plateau schedule; patience in validations.
-        batch_size: Structures per step and process; None: about 120 atoms on a CPU, 1200 on a GPU.
-        accumulate: Batches per step.
-        grad_clip: Largest norm of the gradient; None does not clip.
-        ema_decay: Memory of the averaged weights; 0 leaves averaging out.
+        warmup_steps: Steps of linear warm-up; None for 5 % of the run, at most 500.
+        plateau_factor, plateau_patience: Reduction factor of the plateau schedule and its patience in validations.
+        batch_size: Structures per step and process; None for about 120 atoms on a CPU, 1200 on a GPU.
+        accumulate: Batches whose gradients are accumulated per step.
+        grad_clip: Maximum norm of the gradient; None disables clipping.
+        ema_decay: Decay rate of the exponential moving average of the weights; 0 disables averaging.
     """
 
     kind: Literal["adamw", "muon"] = "muon"
@@ -216,9 +216,9 @@ class StopConfig:
 
     Attributes:
         metric: Name of a validation metric; "loss" is the validation loss. ``energy_within`` and
-            ``energy_forces_within`` are better when higher.
-        patience: Validations without improvement before the run stops; None never stops early.
-        min_lr: A plateau schedule stops below this learning rate.
+            ``energy_forces_within`` are maximized, all others minimized.
+        patience: Validations without improvement before the run stops; None disables early stopping.
+        min_lr: A run with the plateau schedule stops below this learning rate.
     """
 
     metric: str = "loss"
@@ -228,16 +228,16 @@ class StopConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """Continuing from another model.
+    """Fine-tuning of a trained model.
 
     Attributes:
         checkpoint: Path or name of the model; None starts from random weights.
-        feed_forward: Add networks of single atoms of this width (see ``model.feed_forward``), or widen those that the
-            model has; the energy is the same until they are trained. None leaves the model as it is.
-        freeze: Parts of the network that stay as they are: names of its modules, e.g. "atom_embedding",
-            "edge_embedding", "interaction_blocks.0".
-        replay: Files of old data that are mixed into the training set.
-        replay_fraction: Share of each epoch that is drawn from them.
+        feed_forward: Add per-atom feed-forward layers of this width (see ``model.feed_forward``), or widen existing
+            ones; the energy does not change until they are trained. None keeps the architecture.
+        freeze: Names of modules of the network that are not trained, e.g. "atom_embedding", "edge_embedding",
+            "interaction_blocks.0".
+        replay: Files of earlier training data, of the same level of theory, to mix into the training set.
+        replay_fraction: Fraction of each batch that is drawn from them.
         refit_references: Fit the element references to the new training set.
     """
 
@@ -251,7 +251,7 @@ class FinetuneConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything that defines a training run."""
+    """All settings of a training run."""
 
     run: RunConfig = field(default_factory=RunConfig)
     data: DataConfig = field(default_factory=DataConfig)

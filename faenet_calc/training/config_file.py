@@ -1,7 +1,7 @@
-"""Reading and writing the YAML file of a training run, strictly and with line numbers.
+"""Strict reading and writing of the YAML file of a training run, with line numbers in error messages.
 
-A file names only what differs from its preset. The order of precedence: dataclass defaults, the preset's potential, the
-preset's recipe, the file, then every ``--set section.key=value``.
+A file contains only the settings that differ from its preset. In increasing precedence: defaults of the dataclasses,
+the preset's potential, the preset's hyperparameters, the file, and every ``--set section.key=value``.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ _COMMAND_LINE = 0  # stands for the line of a setting that came with --set
 
 
 def load_config(path: str | Path, settings: Iterable[str] = ()) -> TrainConfig:
-    """The settings in a YAML file with ``section.key=value`` settings on top.
+    """Read a YAML file and apply ``section.key=value`` settings.
 
     Raises:
-        InputError: With every mistake, its line and the nearest valid word.
+        InputError: Lists every mistake with its line and the nearest valid name.
     """
     path = Path(path)
     if not path.is_file():
@@ -58,7 +58,7 @@ def read_config(text: str, settings: Iterable[str] = (), *, source: str = "setti
 def config_from_mapping(
     mapping: Mapping[str, Any], *, source: str = "settings", lines: Mapping[str, int] | None = None
 ) -> TrainConfig:
-    """The settings of a run from plain values; what is not stated comes from the preset and its recipe."""
+    """Build the settings of a run from plain values; missing ones come from the preset and its hyperparameters."""
     complete = _with_preset(mapping)
     try:
         return from_mapping(TrainConfig, complete, source=source)
@@ -67,7 +67,7 @@ def config_from_mapping(
 
 
 def parse_setting(setting: str) -> tuple[str, Any]:
-    """``"optim.lr=1e-3"`` → ("optim.lr", 0.001); the value is read as YAML."""
+    """Split ``"optim.lr=1e-3"`` into ("optim.lr", 0.001); the value is parsed as YAML."""
     name, equals, text = setting.partition("=")
     if not equals or "." not in name.strip():
         raise InputError(f"--set {setting!r}, expected section.key=value, e.g. --set optim.lr=1e-3")
@@ -75,12 +75,12 @@ def parse_setting(setting: str) -> tuple[str, Any]:
 
 
 def config_to_mapping(config: TrainConfig) -> dict[str, Any]:
-    """Nested plain values; :func:`config_from_mapping` gives the same config back."""
+    """Convert settings to nested plain values; :func:`config_from_mapping` is the inverse."""
     return to_mapping(config)
 
 
 def dump_config(config: TrainConfig) -> str:
-    """The settings as the text of a YAML file, complete."""
+    """Write all settings as YAML."""
     yaml, stream = YAML(), io.StringIO()
     yaml.default_flow_style = False
     yaml.dump(config_to_mapping(config), stream)
@@ -88,15 +88,15 @@ def dump_config(config: TrainConfig) -> str:
 
 
 def resumed_config(asked: TrainConfig, stored: Mapping[str, Any], *, source: str | Path) -> TrainConfig:
-    """The settings of a run that is continued: those it was started with, and the new ``run`` section.
+    """Settings of a resumed run: those it was started with, and the new ``run`` section.
 
     Args:
-        asked: What the command says now.
-        stored: ``asked`` and ``resolved`` mappings of the run so far.
-        source: Where they come from.
+        asked: Current settings.
+        stored: ``asked`` and ``resolved`` settings of the stored run.
+        source: File that they were read from.
 
     Raises:
-        InputError: If anything but ``run`` differs from what the run was started with.
+        InputError: A setting outside of ``run`` has changed.
     """
     now, then = config_to_mapping(asked), stored["asked"]
     changed = [
@@ -126,7 +126,7 @@ def potential_config(
     mean_neighbors: float | None = None,
     trained_elements: tuple[int, ...] = (),
 ) -> PotentialConfig:
-    """The potential that a run trains."""
+    """Settings of the potential that a run trains."""
     section = config.model
     model = ModelConfig(**{f.name: getattr(section, f.name) for f in dataclasses.fields(ModelConfig)})
     if mean_neighbors is not None:
@@ -147,7 +147,7 @@ def potential_config(
 
 
 def _with_preset(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """``mapping`` on top of its preset and the preset's recipe; wrong shapes are left for the strict reader."""
+    """Merge ``mapping`` into its preset; values of a wrong type are left to the strict reader."""
     model = mapping.get("model")
     name = model.get("preset", ModelSection().preset) if isinstance(model, Mapping) else ModelSection().preset
     if not isinstance(name, str) or name not in PRESET_HYPERPARAMETERS:
@@ -195,7 +195,7 @@ def _put(mapping: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _with_lines(message: str, lines: Mapping[str, int]) -> str:
-    """The reader's list of mistakes with "line n: " before each whose key stands in the file."""
+    """Prefix every mistake whose key is in the file with "line n: "."""
 
     def locate(match: re.Match[str]) -> str:
         path = re.sub(r"\[\d+\].*", "", match.group(2))

@@ -1,4 +1,4 @@
-"""Runs that repeat to the last bit on a CPU."""
+"""Bitwise reproducible runs on a CPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch.utils import deterministic as settings
 
 @contextmanager
 def deterministic(device: torch.device) -> Iterator[None]:
-    """The same sums in the same order on a CPU; new tensors are not filled first, since none is read before written."""
+    """Use deterministic algorithms on a CPU. Uninitialized memory is not filled: no tensor is read before written."""
     previous = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = settings.fill_uninitialized_memory  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""One run on several processes: who I am under ``torchrun``, sums over processes, one writer.
+"""Data-parallel training with ``torchrun``: ranks, sums over processes, one writer.
 
-Gradients are summed in one flat tensor after the backward pass; the networks are small (≤ 30 MB). PyTorch's wrapper,
-DistributedDataParallel, gives the same gradients, second derivatives included (2 gloo processes), at 1.0 to 1.3 times
-the CPU time; but it fails where a loss leaves parameters unused, unless told to search for them at every step, and
-needs a structure for every process in every batch, the last and smallest included.
+Gradients are summed in one flat tensor after the backward pass; the networks are small (≤ 30 MB). PyTorch's
+DistributedDataParallel gives the same gradients, including second derivatives (2 gloo processes), at 1.0 to 1.3 times
+the CPU time, but fails if a loss leaves parameters unused (unless it searches for them at every step) and needs a
+structure for every process in every batch, including the last and smallest one.
 """
 
 import os
@@ -22,12 +22,12 @@ from faenet_calc.potential.device import pick_device
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process among those of the run.
+    """This process and the number of processes of the run.
 
     Attributes:
-        rank: From 0.
+        rank: Index of this process.
         world: Number of processes.
-        local_rank: On this machine; the index of the GPU.
+        local_rank: Index of this process on its machine, and of its GPU.
     """
 
     rank: int = 0
@@ -40,7 +40,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: Sequence[float], device: torch.device) -> list[float]:
-        """Sums over processes of a few numbers."""
+        """Sum each of a few numbers over all processes."""
         if self.world == 1:
             return list(values)
         tensor = torch.tensor(list(values), dtype=torch.float64, device=device)
@@ -48,7 +48,7 @@ class Ranks:
         return [float(x) for x in tensor.tolist()]
 
     def gather(self, value: Any) -> list[Any]:
-        """A picklable value of every process, on every process."""
+        """Collect a picklable value of every process on every process."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
@@ -73,20 +73,20 @@ class Ranks:
             start += size
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Give every process the tensors of process 0."""
+        """Copy the tensors of process 0 to all processes."""
         if self.world > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, src=0)
 
     def barrier(self) -> None:
-        """Wait for the others."""
+        """Wait for all processes."""
         if self.world > 1:
             dist.barrier()
 
 
 @contextmanager
 def joined_ranks() -> Iterator[Ranks]:
-    """Join the process group that ``torchrun`` describes in the environment; alone without it."""
+    """Join the process group that ``torchrun`` describes in the environment; without it, there is one process."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Ranks()

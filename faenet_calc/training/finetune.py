@@ -76,9 +76,9 @@ def described_energy(
 
 
 def with_feed_forward(potential: Potential, width: int, *, seed: int) -> Potential:
-    """The same energy surface with (wider) networks of single atoms after the interactions, ready to be trained.
+    """Add or widen the per-atom feed-forward layers of a potential without changing its energy surface.
 
-    New neurons start with random weights in and zero weights out.
+    New neurons have random input weights and zero output weights.
     """
     present = potential.config.model.feed_forward
     if width <= present:
@@ -128,10 +128,13 @@ def refitted(
 
 
 def start_as_twins(potential: Potential, new: list[int]) -> dict[int, int]:
-    """Embed elements that were never trained on as the trained ones with the nearest properties; new → trained.
+    """Initialize the embeddings of new elements with those of the trained elements of most similar properties.
 
-    Messages are products of embeddings, block after block: an embedding far from all trained ones, random as it is,
-    can give energies of 1e15 eV, which no training repairs. The copy is told apart by training.
+    Messages multiply embeddings in every block: a random embedding, far from all trained ones, can give energies of
+    1e15 eV, from which training does not recover.
+
+    Returns:
+        New atomic number → trained atomic number.
     """
     embedding = potential.model.atom_embedding
     tables = [embedding.emb.weight, embedding.phys_emb.period, embedding.phys_emb.group]
@@ -199,7 +202,7 @@ def build_replay(
 
 
 def freeze(potential: Potential, parts: tuple[str, ...]) -> int:
-    """Stop the training of named parts of the network; the number of frozen parameters."""
+    """Freeze named modules of the network and return the number of frozen parameters."""
     modules = dict(potential.model.named_modules())
     frozen = 0
     for name in parts:

@@ -1,4 +1,4 @@
-"""What a run writes while it runs: CSV tables, TensorBoard events, lines and a progress bar."""
+"""Logs of a run: CSV tables, TensorBoard events, messages and a progress bar."""
 
 import csv
 import math
@@ -13,12 +13,12 @@ STEPS, VALIDATIONS = "steps.csv", "validation.csv"
 
 
 class Table:
-    """A CSV file with a growing set of rows, cut back to the state when a run is resumed.
+    """A CSV file to which rows are appended.
 
     Args:
         path: The file.
-        columns: Its header; fixed, so that rows can be appended.
-        until_step: Rows beyond this step are dropped.
+        columns: Column names.
+        until_step: Step from which the run is resumed; later rows of an existing file are dropped.
     """
 
     def __init__(self, path: Path, columns: list[str], until_step: int) -> None:
@@ -32,22 +32,22 @@ class Table:
         write_atomically(path, ("\n".join(kept) + "\n").encode())
 
     def add(self, row: dict[str, float]) -> None:
-        """Append a row; values that it does not have stay empty."""
+        """Append a row; missing values are left empty."""
         with self.path.open("a") as stream:
             stream.write(",".join(_text(row.get(name)) for name in self.columns) + "\n")
 
 
 class Journal:
-    """The record of a run; silent on all processes but the writer.
+    """Logs of a run, written by process 0.
 
     Args:
-        folder: Of the run.
+        folder: Output folder.
         terms: Names of loss terms.
         metrics: Names of validation metrics in the table.
-        until_step: Step that the run is resumed from, or 0.
-        progress: Show a bar on a terminal and lines elsewhere.
-        tensorboard: Write events where tensorboard is installed.
-        total_steps: For the bar; None if only time ends the run.
+        until_step: Step from which the run is resumed, or 0.
+        progress: Print messages, and a progress bar on a terminal.
+        tensorboard: Write events if tensorboard is installed.
+        total_steps: Length of the progress bar; None if the run ends by time only.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Journal:
         self._event("train", row)
 
     def advance(self, text: str) -> None:
-        """One step more on the bar."""
+        """Advance the progress bar by one step."""
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update()
 
     def validation(self, row: dict[str, float]) -> None:
-        """Record a validation and print it."""
+        """Record and print a validation."""
         self.validations.add(row)
         self._event("validation", row)
         shown = {
@@ -98,12 +98,12 @@ class Journal:
         )
 
     def say(self, text: str) -> None:
-        """A line for people, on stderr."""
+        """Print a message on stderr."""
         if self.progress:
             print_above_bars(text)
 
     def close(self) -> None:
-        """End the bar and the events."""
+        """Close the progress bar and the event file."""
         self.bar.close()
         if self.events is not None:
             self.events.close()

@@ -1,6 +1,6 @@
-"""The training loop: prepare → steps → validation → best weights, resumable at any moment.
+"""The training loop, which can be interrupted and resumed at any step with the same result.
 
-config → Prepared → [batch → prediction → loss → gradient → optimiser → averaged weights]* → best.safetensors
+config → Prepared → [batch → prediction → loss → gradient → optimizer → averaged weights]* → best.safetensors
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from faenet_calc.errors import InputError
-from faenet_calc.files import locked, write_atomically
+from faenet_calc.files import locked, remove_partial_files, write_atomically
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.potential.potential import Potential
@@ -41,21 +41,21 @@ TABLE_METRICS = (
     "train_loss", "loss", "energy_mae", "energy_mae_per_atom", "energy_within", "forces_mae", "forces_rmse",
     "forces_cosine", "energy_forces_within", "stress_mae", "is_best",
 )  # fmt: skip
-RESERVE = 0.03  # share of the time limit that is kept for the last validation
+RESERVE = 0.03  # fraction of the time limit reserved for the last validation
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
-        folder: Of the run.
+        folder: Output folder.
         checkpoint: The best weights, or None if the run stopped before its first validation.
         state: Progress, with the history of validations.
-        config: As resolved.
-        parts: Name of a set → its structures: train, val and, if there is one, test.
-        writes: Whether this process is the one that writes files.
-        finished: "epochs", "time limit", "early stopping", or "interrupted" (resume it).
+        config: Settings with every default resolved.
+        parts: Name of a set (train, val and, if there is one, test) → its structures.
+        writes: Whether this process writes files.
+        finished: "epochs", "time limit", "early stopping", or "interrupted" (to be resumed).
     """
 
     folder: Path
@@ -76,13 +76,13 @@ def train(
     trust_pickle: bool = False,
     progress: bool = False,
 ) -> TrainResult:
-    """Train a potential and leave ``best.safetensors`` in ``run.out_dir``.
+    """Train a potential and write ``best.safetensors`` to ``run.out_dir``.
 
     Args:
-        config: From ``config.py``.
+        config: Settings.
         resume: Continue the run in ``run.out_dir`` if there is one.
-        overwrite: Replace a run that is there.
-        job_limit_s: Stop cleanly after this time (s), to be resumed; the schedule does not follow it.
+        overwrite: Replace an existing run.
+        job_limit_s: Stop after this time (s) so that the run can be resumed; the learning rate does not depend on it.
         trust_pickle: Read LMDB files of pickled objects, whose reading runs code that they contain. Not a setting of
             the configuration, because a file cannot vouch for itself.
         progress: Report progress on stderr.
@@ -130,10 +130,10 @@ class Run:
     """A run in progress.
 
     Args:
-        config: Settings; when resuming, those of the stored run hold for everything that was open.
-        device: Of this process.
-        ranks: All processes.
-        resume: Continue from the state in the folder.
+        config: Settings. A resumed run uses the resolved settings of the stored run.
+        device: Device of this process.
+        ranks: All processes of the run.
+        resume: Continue from the state in the output folder.
         trust_pickle: As in :func:`train`.
         progress: Report progress.
     """
@@ -190,6 +190,7 @@ class Run:
 
     def _claim_folder(self, *, resume: bool) -> None:
         """Make the folder that of this run; results of a run that it replaces are removed."""
+        remove_partial_files(self.folder)
         if not resume:
             write_atomically(self.folder / CONFIG, dump_config(self.config).encode())
             self.save()
@@ -198,7 +199,7 @@ class Run:
             (self.folder / BEST).unlink(missing_ok=True)
 
     def _plan(self) -> None:
-        """How many structures make a step, how many steps a run, and the schedule over them."""
+        """Determine the structures per step, the number of steps and the learning-rate schedule."""
         optim, run = self.config.optim, self.config.run
         assert optim.batch_size is not None and optim.warmup_steps is not None
         train = self.prepared.train
@@ -222,11 +223,11 @@ class Run:
         )
 
     def loop(self, started: float, job_limit_s: float | None) -> TrainResult:
-        """All remaining steps.
+        """Take all remaining steps.
 
         Args:
-            started: ``time.monotonic()`` when this part of the run began.
-            job_limit_s: Of this part.
+            started: ``time.monotonic()`` at the start of this job.
+            job_limit_s: Time limit of this job (s).
         """
         state, before = self.state, self.state.elapsed_s
         run = self.config.run
@@ -280,7 +281,7 @@ class Run:
         )
 
     def step(self, batch: Indices) -> None:
-        """One step of the optimiser on a batch that all processes share."""
+        """Take one optimizer step on a batch that all processes share."""
         state, optim, ranks = self.state, self.config.optim, self.ranks
         rate = self.schedule.rate(state.step, state.elapsed_s, self.plateau.factor)
         for group in self.optimizer.param_groups:
@@ -315,7 +316,7 @@ class Run:
         self._record(totals, rate, float(norm))
 
     def _global_counts(self, parts: list[dict[str, float]]) -> dict[str, float]:
-        """Numbers of labels in the whole batch, over its parts and all processes."""
+        """Count the labels of the whole batch, over its parts and all processes."""
         names = [name for name in TERMS if self.loss.weights[name] > 0]
         local = [sum(part[name] for part in parts) for name in names]
         return dict(zip(names, self.ranks.sum(local, self.device), strict=True))
@@ -337,7 +338,7 @@ class Run:
                 self.journal.step({**row, "grad_norm": norm, "loss": loss, **totals})
 
     def _out_of_time(self, job_s: float, job_limit_s: float | None, validation_s: float) -> str:
-        """Why to stop now, or "": decided by process 0 for all."""
+        """Return the reason to stop now, or ""; process 0 decides for all."""
         limit, reason = self.config.run.time_limit_s, ""
         if job_limit_s is not None and job_s > job_limit_s * (1 - RESERVE) - validation_s:
             reason = "interrupted"
@@ -354,7 +355,7 @@ class Run:
         return by_steps or time.monotonic() - saved_at > run.save_every_s
 
     def _validate(self) -> bool:
-        """Validate the averaged weights and keep them if they are the best; True to stop early."""
+        """Validate the averaged weights and save them if they are the best; return whether to stop early."""
         state, stop = self.state, self.config.stop
         evaluated = self.evaluated
         for potential in (self.potential, evaluated):

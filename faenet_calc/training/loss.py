@@ -1,7 +1,7 @@
 """The loss: weighted errors of energies, forces and stress, and the paper's energy-conservation term.
 
-Every term is a sum of errors divided by a count. The count is that of the whole batch, so that a batch which is spread
-over processes or accumulated in parts gives the same loss and gradient as in one piece.
+Every term is a sum of errors divided by the number of labels in the whole batch, so that a batch that is distributed
+over processes or accumulated in parts gives the same loss and gradient as an undivided one.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,29 +21,32 @@ TERMS = ("energy", "forces", "stress", "conservation")
 
 
 class Loss:
-    """The loss of a run.
+    """The loss function of a run.
 
     Args:
-        config: Weights and kinds.
-        forces: The potential's kind of forces; decides which forces are compared with the labels.
+        config: Weights and kinds of the terms.
+        forces: Kind of forces of the potential, which are compared with the labels.
+
+    Raises:
+        InputError: No term has a positive weight.
     """
 
     def __init__(self, config: LossConfig, forces: str) -> None:
-        if config.adsorbate_weight < 0:
-            raise InputError(
-                f"loss.adsorbate_weight = {config.adsorbate_weight}, expected at least 0; 1 is like others"
-            )
         self.config = config
         self.weights = {name: float(getattr(config, name)) for name in TERMS}
         if forces == "none":
             self.weights["forces"] = 0.0
+        if not any(self.weights.values()):
+            raise InputError(
+                f"every term of the loss ({', '.join(TERMS)}) has weight 0 or no labels; set e.g. loss.energy to 1"
+            )
         self.forces: ForcesChoice = "direct" if forces == "direct" else "gradient"
         if self.weights["conservation"] > 0 or (forces == "direct" and self.weights["stress"] > 0):
             self.forces = "both"
 
     @property
     def properties(self) -> Collection[str]:
-        """What the potential has to predict."""
+        """Properties that the potential has to predict."""
         wanted = ["energy"]
         if self.weights["forces"] > 0 or self.weights["conservation"] > 0:
             wanted.append("forces")
@@ -53,12 +56,12 @@ class Loss:
 
     @property
     def needs_second_derivatives(self) -> bool:
-        """Whether the loss depends on weights through derivatives of the energy."""
+        """Whether the loss depends on the weights through derivatives of the energy."""
         full = self.weights["conservation"] > 0 and self.config.conservation_target == "full"
         return (self.forces == "gradient" and self.weights["forces"] > 0) or self.weights["stress"] > 0 or full
 
     def predict(self, potential: Potential, batch: LabelledBatch, frames: object) -> Prediction:
-        """What the loss compares with the labels, differentiable in the weights."""
+        """Predict the properties of the loss, differentiable with respect to the weights."""
         return potential.evaluate(
             batch.graph,
             properties=self.properties,
@@ -68,7 +71,7 @@ class Loss:
         )
 
     def counts(self, batch: LabelledBatch) -> dict[str, float]:
-        """Term → number of labelled structures or (weighted) atoms that it is a mean over."""
+        """Count the labelled structures or (weighted) atoms over which each term is averaged."""
         counted = self._counted(batch)
         counts = {
             "energy": (~batch.energy.isnan()).sum(),
@@ -79,12 +82,12 @@ class Loss:
         return {name: float(count) for name, count in counts.items() if self.weights[name] > 0}
 
     def terms(self, prediction: Prediction, batch: LabelledBatch, counts: dict[str, float]) -> dict[str, Tensor]:
-        """Term → error sum / count, unweighted; labels that are missing (NaN) do not count.
+        """Compute each term, unweighted: error sum / count. Missing labels (NaN) are ignored.
 
         Args:
             prediction: From :meth:`predict`.
             batch: The labels.
-            counts: Of the whole batch that this one may be a part of.
+            counts: Counts of the whole batch, of which this may be a part.
         """
         config, result = self.config, {}
         if counts.get("energy"):
@@ -114,15 +117,15 @@ class Loss:
         return result
 
     def total(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """The weighted sum of terms."""
+        """Sum the weighted terms."""
         return torch.stack([self.weights[name] * value for name, value in terms.items()]).sum()
 
     def _counted(self, batch: LabelledBatch) -> Tensor:
-        """[n_atoms] bool, whose forces count."""
+        """[n_atoms] bool, atoms whose forces are part of the loss."""
         return batch.free if self.config.free_atoms_only else torch.ones_like(batch.free)
 
     def _weights(self, batch: LabelledBatch) -> Tensor:
-        """[n_atoms] weights of their forces."""
+        """[n_atoms] weights of the forces."""
         weights = torch.ones_like(batch.forces[:, 0])
         return weights.masked_fill(batch.graph.tags == ADSORBATE, self.config.adsorbate_weight)
 

@@ -1,4 +1,4 @@
-"""Learning-rate finder: the loss while the learning rate grows exponentially."""
+"""Learning-rate range test: the loss while the learning rate grows exponentially."""
 
 import dataclasses
 import math
@@ -12,13 +12,13 @@ from faenet_calc.training.loop import Run
 from faenet_calc.training.schedule import Schedule
 
 LOWEST, HIGHEST, STEPS = 1e-5, 1e-1, 100
-SMOOTHING = 0.8  # memory of the smoothed loss
+SMOOTHING = 0.8  # decay rate of the smoothed loss
 DIVERGED = 2.0  # times the lowest smoothed loss: the sweep stops there
 
 
 @dataclass(frozen=True, kw_only=True)
 class RateSweep:
-    """A sweep: losses [n] at learning rates [n], and the rate to use: a third of where the smoothed loss is lowest."""
+    """Losses [n] at learning rates [n], and the suggested rate: a third of that with the lowest smoothed loss."""
 
     rates: list[float]
     losses: list[float]
@@ -32,7 +32,7 @@ class _Exponential(Schedule):
 
 
 def find_rate(config: TrainConfig) -> RateSweep:
-    """Train for up to 100 steps at rates from 1e-5 to 0.1; nothing is kept."""
+    """Train for up to 100 steps at learning rates from 1e-5 to 0.1 and discard the weights."""
     with tempfile.TemporaryDirectory() as folder:
         settings = dataclasses.replace(config.run, out_dir=folder, tensorboard=False, max_epochs=1, time_limit_s=None)
         ranks = Ranks()

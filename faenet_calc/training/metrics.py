@@ -1,4 +1,4 @@
-"""Errors of a potential on labelled structures, as sums that can be added over batches and processes."""
+"""Error metrics of predictions, as sums that can be added over batches and processes."""
 
 import math
 from collections import defaultdict
@@ -19,7 +19,7 @@ TAG_NAMES = {0: "sub-surface", 1: "surface", 2: "adsorbate"}
 
 @dataclass(frozen=True, kw_only=True)
 class MetricSums:
-    """Sums and counts behind every metric.
+    """Sum and count of every metric.
 
     Attributes:
         sums: Metric → summed error.
@@ -35,13 +35,13 @@ class MetricSums:
         self.counts[name] += values.numel()
 
     def merge(self, other: "MetricSums") -> None:
-        """Add the sums of another part of the data."""
+        """Add the sums of another batch or process."""
         for name, value in other.sums.items():
             self.sums[name] += value
             self.counts[name] += other.counts[name]
 
     def means(self) -> dict[str, float]:
-        """Metric → mean, with root mean squares rooted; sorted by name."""
+        """Mean of every metric (square root of it for RMSEs), sorted by name."""
         result = {}
         for name in sorted(self.sums):
             if self.counts[name]:
@@ -51,7 +51,7 @@ class MetricSums:
 
 
 def batch_metrics(prediction: Prediction, batch: LabelledBatch, *, free_atoms_only: bool = False) -> MetricSums:
-    """The sums of one batch.
+    """Compute the sums of one batch.
 
     Energies: ``energy_mae`` (eV), ``energy_mae_per_atom``, ``energy_rmse_per_atom`` (eV/atom), ``energy_within`` (EwT).
     Forces: ``forces_mae``, ``forces_rmse`` (eV/Å, per component), ``forces_l2`` (mean length of the error),

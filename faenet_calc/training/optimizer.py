@@ -1,4 +1,4 @@
-"""Gradients → new weights: AdamW, or Muon for the matrices inside the network and AdamW for the rest.
+"""Optimizers: AdamW, or Muon for the matrices inside the network and AdamW for the other parameters.
 
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) replaces the averaged gradient of a matrix by the
 nearest orthogonal matrix, so that a step moves all its directions equally far. torch.optim.Muon does that in bfloat16,
@@ -21,7 +21,7 @@ _RMS_OF_ADAM = 0.2  # Root mean square of an AdamW step in units of the rate; th
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> "torch.optim.AdamW | MuonAdamW":
-    """The optimiser of a run, of all parameters that are to be trained."""
+    """Build the optimizer of all trainable parameters."""
     return MuonAdamW(model, config) if config.kind == "muon" else _adamw(*_linear_and_other(model), config)
 
 
@@ -32,7 +32,7 @@ def _adamw(decayed: list[Tensor], plain: list[Tensor], config: OptimConfig) -> t
 
 
 def _linear_and_other(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Trainable weights of linear maps, which decay, and biases, norms and embeddings, which do not."""
+    """Trainable weights of linear layers (with weight decay), and biases, norms and embeddings (without)."""
     linear: list[Tensor] = []
     other: list[Tensor] = []
     for module in model.modules():
@@ -43,7 +43,7 @@ def _linear_and_other(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 
 class MuonAdamW:
-    """Muon for weights of linear maps with at least 16 inputs and outputs, AdamW for all others."""
+    """Muon for the weights of linear layers with at least 16 inputs and outputs, AdamW for all other parameters."""
 
     def __init__(self, model: nn.Module, config: OptimConfig) -> None:
         linear, other = _linear_and_other(model)
@@ -57,21 +57,21 @@ class MuonAdamW:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups of both, whose learning rate may be set."""
+        """Parameter groups of both optimizers."""
         return [group for part in self.parts for group in part.param_groups]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Reset the gradients."""
         for part in self.parts:
             part.zero_grad(set_to_none=set_to_none)
 
     def step(self) -> None:
-        """Move the weights."""
+        """Update the weights."""
         for part in self.parts:
             part.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """For the resume file."""
+        """State of both optimizers, for the resume file."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Before the first step: data sets, normalisation fitted to them, the potential, every open setting decided."""
+"""Preparation of a run: open the data sets, fit the normalization, resolve open settings, build the potential."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ from faenet_calc.training.finetune import (
 )
 
 DEFAULT_TIME_S = 3600.0
-# Small steps, as long as one fills the device. CO2/Ni(100), 39 atoms, six epochs on a CPU at lr 5e-3, one seed each:
+# Small batches, as long as one fills the device. CO2/Ni(100), 39 atoms, six epochs on a CPU at lr 5e-3, one seed each:
 # validation force MAE 42 meV/Å with 4 structures per step, 37 with 2. Equal epochs, not time; not tried on other data.
 ATOMS_PER_STEP = {"cpu": 120, "cuda": 1200}
 LARGEST_BATCH = 64
@@ -36,7 +36,7 @@ LARGEST_BATCH = 64
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """Some structures of a data set."""
+    """A subset of a data set."""
 
     dataset: GraphDataset
     indices: Indices
@@ -47,15 +47,15 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
-    """What a run starts from.
+    """Everything that a run starts from.
 
     Attributes:
-        config: With every open setting decided.
-        train, val, test: The sets; ``test`` is None if there is none.
-        potential: With random or given weights, ready to train.
-        replay: Old data to mix in, or None.
+        config: Settings with every default resolved.
+        train, val, test: The data sets; ``test`` may be None.
+        potential: Potential with random or given weights, ready to train.
+        replay: Earlier data to mix in, or None.
         data_hashes: Setting that names files → sha256 of their contents; a resumed run must find the same.
-        notes: Lines for people: what was decided.
+        notes: Messages about resolved settings.
     """
 
     config: TrainConfig
@@ -76,7 +76,11 @@ def open_parts(
     trust_pickle: bool = False,
     progress: bool = False,
 ) -> tuple[dict[str, Part], list[str]]:
-    """The training, validation and test sets (those without files are split off the training files), and notes."""
+    """Open the training, validation and test sets; sets without files are split off the training files.
+
+    Returns:
+        The sets by name, and messages.
+    """
     if not data.train:
         raise InputError("data.train names no file; give data files on the command line or in the config")
 
@@ -117,7 +121,7 @@ def _without_large_forces(part: Part, limit: float) -> tuple[Part, str]:
 def _split(
     dataset: GraphDataset, data: DataConfig, *, has_val: bool, has_test: bool
 ) -> tuple[dict[str, Part], list[str]]:
-    """The training set and the sets that are split off it."""
+    """Split validation and test sets off a data set, unless they have files of their own."""
     shares = {"val": 0.0 if has_val else data.val_fraction, "test": 0.0 if has_test else data.test_fraction}
     shares = {name: share for name, share in shares.items() if share * len(dataset) >= 1}
     notes = []
@@ -138,7 +142,7 @@ def _split(
 def prepare(
     config: TrainConfig, device: torch.device, *, trust_pickle: bool = False, progress: bool = False
 ) -> Prepared:
-    """Open the data, fit the normalisation, build the potential."""
+    """Open the data, fit the normalization and build the potential."""
     before = None
     if config.finetune.checkpoint is not None:
         config, before = adopt_potential(config)
@@ -202,7 +206,7 @@ def _hashes(parts: dict[str, Part], replay: Replay | None, before: Potential | N
 
 
 def _decide(config: TrainConfig, train: Part, n_val: int, atoms_per_step: int) -> tuple[TrainConfig, list[str]]:
-    """Settings that were left open, from the size and labels of the training set."""
+    """Resolve settings that depend on the size and labels of the training set."""
     n_train, labels = len(train), train.dataset.n_labels
     run, optim, loss, model = config.run, config.optim, config.loss, config.model
     notes = [
@@ -237,7 +241,7 @@ def _decide(config: TrainConfig, train: Part, n_val: int, atoms_per_step: int) -
 
 
 def fit_normalization(config: TrainConfig, train: Part) -> tuple[NormalizationConfig, float | None]:
-    """Scales, shift and references of the training set, and its mean number of neighbours (None: the model's own)."""
+    """Fit scales, shift and references to the training set, and its mean number of neighbors (None: the model's)."""
     section, dataset, indices = config.normalization, train.dataset, train.indices
     references: dict[str, float] = {}
     if isinstance(section.references, dict):
@@ -272,7 +276,7 @@ def fit_normalization(config: TrainConfig, train: Part) -> tuple[NormalizationCo
 def _build(
     config: TrainConfig, normalization: NormalizationConfig, mean_neighbors: float | None, train: Part
 ) -> Potential:
-    """A potential with random weights, whose gradients are wanted."""
+    """Build a trainable potential with random weights."""
     settings = potential_config(
         config,
         normalization=normalization,

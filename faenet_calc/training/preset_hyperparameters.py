@@ -1,8 +1,8 @@
-"""How each preset is trained, from the paper's table of hyperparameters and the released configurations."""
+"""Training hyperparameters of each preset, from the paper's table and the released configurations."""
 
 from typing import Any
 
-# OC20 energies are small numbers around one mean: normalised by mean and spread, not by element.
+# OC20 energies scatter around one mean: normalized by mean and standard deviation, not by element.
 _BY_MEAN: dict[str, Any] = {"references": "none", "shift": "fit", "scale": "fit", "mean_neighbors": None}
 _BY_ELEMENT: dict[str, Any] = {
     "references": "fit",

@@ -20,8 +20,8 @@ class Schedule:
     """Learning rate as a function of progress.
 
     Attributes:
-        config: Of the optimiser.
-        n_steps: Length of the run in steps; None if only time ends it.
+        config: Settings of the optimizer.
+        n_steps: Length of the run in steps; None if it ends by time only.
         time_limit_s: Length of the run (s), or None.
         warmup_steps: Steps of linear warm-up.
     """
@@ -32,9 +32,10 @@ class Schedule:
     warmup_steps: int
 
     def progress(self, step: int, elapsed_s: float) -> float:
-        """From 0 to 1; the clock counts only where it would end the run before the steps do.
+        """Progress of the run from 0 to 1, by steps or by time, whichever is further.
 
-        With a slack, so that a run whose time limit does not bind depends on steps alone and can be repeated exactly.
+        Time counts only beyond a slack, so that a run that does not reach its time limit depends on steps alone and is
+        reproducible.
         """
         by_step = step / self.n_steps if self.n_steps else 0.0
         return min(1.0, max(by_step, self._by_time(elapsed_s)))
@@ -45,7 +46,7 @@ class Schedule:
         return max(0.0, (elapsed_s / self.time_limit_s - TIME_SLACK) / (1 - TIME_SLACK))
 
     def rate(self, step: int, elapsed_s: float, plateau: float = 1.0) -> float:
-        """Learning rate of a step (counted from 0); ``plateau`` is the factor of the plateau schedule."""
+        """Learning rate of a step (from 0); ``plateau`` is the factor of the plateau schedule."""
         config = self.config
         warm = 1.0
         if self.warmup_steps:
@@ -58,10 +59,10 @@ class Schedule:
 
 @dataclass(kw_only=True)
 class Plateau:
-    """Factor that shrinks when a metric has not improved for a while.
+    """Learning-rate factor that is reduced when a metric stops improving.
 
     Attributes:
-        factor: Current factor on the learning rate.
+        factor: Current factor.
         waited: Validations since the last improvement or reduction.
     """
 
@@ -69,7 +70,7 @@ class Plateau:
     waited: int = 0
 
     def update(self, improved: bool, config: OptimConfig) -> None:
-        """After a validation."""
+        """Update the factor after a validation."""
         self.waited = 0 if improved else self.waited + 1
         if self.waited > config.plateau_patience:
             self.factor, self.waited = self.factor * config.plateau_factor, 0

@@ -117,7 +117,7 @@ def test_new_data_stay_apart_from_an_earlier_validation_set(data, tmp_path):
     kept_apart = ["--apart-from", first / "val.extxyz"]
     result = _run("split", data, "-o", tmp_path / "more", *ways, *kept_apart)
     assert result.exit_code == 0, result.stderr
-    assert "6 structures belong to groups that stay apart" in result.stdout
+    assert "6 structures share a group with excluded structures" in result.stdout
     new, old, val = (read(path, ":") for path in (tmp_path / "more/train.extxyz", data, first / "val.extxyz"))
     apart = {atoms.info["sid"] for atoms in val}
     assert len(apart) == 3

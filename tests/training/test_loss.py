@@ -74,8 +74,8 @@ def test_forces_on_adsorbates_count_as_often_as_asked(batch):
     assert value(dataclasses.replace(config, adsorbate_weight=1.0), batch, prediction)[0] == pytest.approx(
         3 / (3 + others)
     )
-    with pytest.raises(InputError, match=r"adsorbate_weight = -1.0"):
-        value(dataclasses.replace(config, adsorbate_weight=-1.0), batch, prediction)
+    with pytest.raises(InputError, match=r"every term of the loss .* has weight 0"):
+        value(dataclasses.replace(config, forces=0.0), batch, prediction)
 
 
 def test_missing_labels_do_not_count(batch):

@@ -17,7 +17,7 @@ from faenet_calc.training.config_file import read_config
 from faenet_calc.training.loop import train
 from faenet_calc.training.state import load_state
 
-EPOCHS = 12
+EPOCHS = 60
 
 
 def arguments(data, folder):
@@ -35,35 +35,39 @@ def final(folder):
 
 
 @pytest.mark.slow
-def test_killed_at_three_moments_and_resumed(tmp_path):
+def test_killed_at_twelve_random_moments_and_resumed(tmp_path):
     data = write_small_set(tmp_path / "small.extxyz")
     command = [sys.executable, "-m", "faenet_calc"]
-    whole = tmp_path / "whole"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
     subprocess.run([*command, *arguments(data, whole)], check=True, env=environment(tmp_path), capture_output=True)
-    broken, chance = tmp_path / "broken", random.Random(7)
-    kills = 0
-    for _ in range(3):
+    resuming = [*command, *arguments(data, broken), "--resume", "auto"]
+    chance, kills, progress = random.Random(7), 0, []
+    while kills < 12:
         before = steps(broken)
         process = subprocess.Popen(
-            [*command, *arguments(data, broken), "--resume", "auto"],
-            env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        deadline = time.monotonic() + 120
-        while steps(broken) <= before and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(chance.random() * 0.15)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
+            resuming, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        if kills % 3 == 2:  # while it starts, or soon after
+            time.sleep(chance.uniform(0.5, 4.0))
+        else:  # while it trains, validates or writes
+            deadline = time.monotonic() + 120
+            while steps(broken) <= before and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+            time.sleep(chance.random() * 0.15)
+        assert process.poll() is None, "the run ended before it was killed twelve times"
+        os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    last = [*command, *arguments(data, broken), "--resume", "auto"]
-    subprocess.run(last, check=True, env=environment(tmp_path), capture_output=True)
-    assert kills >= 1
+        kills += 1
+        progress.append(steps(broken))
+    assert progress == sorted(progress), "a kill lost steps that were saved"
+    subprocess.run(resuming, check=True, env=environment(tmp_path), capture_output=True)
     expected, found = final(whole), final(broken)
+    assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     first, second = (load_potential(f / "best.safetensors", device="cpu").state_dict() for f in (whole, broken))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert columns(whole / "steps.csv") == columns(broken / "steps.csv")
+    assert {path.name for path in broken.iterdir()} == {path.name for path in whole.iterdir()}
 
 
 def steps(folder):

@@ -157,7 +157,7 @@ def test_by_file_and_by_key(tmp_path):
         split_dataset(dataset, kind="file")
     with pytest.raises(InputError, match="expected one of"):
         split_dataset(dataset, kind="compositions")
-    with pytest.raises(InputError, match="expected shares"):
+    with pytest.raises(InputError, match="expected fractions"):
         split_dataset(dataset, fractions=(0.5, -0.5))
 
 
