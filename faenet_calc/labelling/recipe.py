@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ase.data import atomic_numbers
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from faenet_calc.errors import InputError
 from faenet_calc.labelling.adsorbates import ADSORBATES, GAS
-from faenet_calc.settings import from_mapping, to_mapping
+from faenet_calc.settings import from_mapping, load_yaml, plain, to_mapping
 
 Crystal = Literal["fcc", "hcp", "bcc"]
 Facet = Literal["111", "100", "110", "211", "0001"]
@@ -303,10 +301,7 @@ def load_recipe(path: Path, overrides: Mapping[str, Any] | None = None) -> Recip
     Raises:
         InputError: The file is not YAML or not a recipe; the message lists every mistake.
     """
-    try:
-        mapping = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except YAMLError as error:
-        raise InputError(f"{path} is not YAML: {error}") from error
+    mapping = plain(load_yaml(path.read_text(encoding="utf-8"), source=str(path)))
     if not isinstance(mapping, Mapping):
         raise InputError(f"{path} holds {type(mapping).__name__}, expected a mapping of recipe settings")
     return from_mapping(Recipe, {**mapping, **(overrides or {})}, source=str(path))

@@ -29,6 +29,7 @@ from faenet_calc.frames.config import FramesConfig
 from faenet_calc.potential.config import EnergyConfig, PotentialConfig
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.upstream import load_upstream
+from faenet_calc.settings import load_yaml
 
 # Neighbours per atom in the OC20 graphs that upstream trained on, nearest first.
 OC20_MAX_NEIGHBORS = 50
@@ -93,13 +94,11 @@ def read_upstream(
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """A JSON or YAML file as plain values; YAML tags of upstream's tools (paths) are read as lists."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
     try:
-        value = _plain(YAML().load(Path(path).read_text(encoding="utf-8")))
-    except (YAMLError, UnicodeDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
         raise InputError(f"{path} is neither JSON nor YAML: {error}") from error
+    value = _plain(load_yaml(text, source=str(path)))
     if not isinstance(value, dict):
         raise InputError(f"{path} holds a {type(value).__name__}, expected a mapping of constructor arguments")
     return value

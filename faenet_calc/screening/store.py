@@ -25,7 +25,7 @@ from ase import Atoms
 from ase.db import connect
 
 from faenet_calc.errors import InputError
-from faenet_calc.files import write_atomically
+from faenet_calc.files import atomic_files, write_atomically
 from faenet_calc.screening.results import Row, finished_table
 from faenet_calc.simulate.trajectory import read_snapshots
 
@@ -149,15 +149,12 @@ class ScreenStore:
         write_atomically(self.folder / "results.parquet", buffer.getvalue())
 
     def _write_database(self, table: list[Row]) -> None:
-        temporary = self.folder / ".structures.db"
-        temporary.unlink(missing_ok=True)
-        with connect(temporary, type="db") as database:
+        with atomic_files([self.folder / "structures.db"]) as (temporary,), connect(temporary, type="db") as database:
             for row in table:
                 atoms = self.relaxed(row.key)
                 if atoms is not None:
                     cells = {_DB_NAMES.get(name, name): value for name, value in _cells(row).items()}
                     database.write(atoms, key_value_pairs={k: v for k, v in cells.items() if v not in (None, "")})
-        os.replace(temporary, self.folder / "structures.db")
 
 
 def _cells(row: Row) -> dict[str, Any]:

@@ -293,7 +293,7 @@ def test_yaml_config_with_paths_of_upstream(tmp_path):
     config = read_config(file)
     assert config["model"] == {"cutoff": 6.0, "skip_co": False}
     file.write_text("[1, 2")
-    with pytest.raises(InputError, match="neither JSON nor YAML"):
+    with pytest.raises(InputError, match="not YAML"):
         read_config(file)
 
 
