@@ -7,7 +7,7 @@ conventions of ASE.
 import copy
 import itertools
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,6 +17,7 @@ from ase.calculators.calculator import Calculator, PropertyNotImplementedError, 
 
 from faenet_calc.calculator import keywords
 from faenet_calc.calculator.graph_source import GraphSource
+from faenet_calc.calculator.guard import Guard, OnOutside
 from faenet_calc.calculator.keywords import check_choice
 from faenet_calc.calculator.results import ase_results, check_finite, check_volume
 from faenet_calc.errors import InputError
@@ -50,6 +51,9 @@ class FAENetCalculator(Calculator):
         seed: Random seed of stochastic frames.
         on_unknown_element: "error", "warn" (once) or "ignore" for elements that the model can embed but was never
             trained on. Elements that it cannot embed always raise.
+        on_outside_domain: "error", "warn" (once) or "ignore" for structures whose energy, forces, distances,
+            uncertainty or atomic environments are implausible for the training data. The results have "domain"
+            ("inside" or "outside") and "why", unless the checkpoint does not describe its training data.
         on_isolated_atoms: "error", "warn" (once) or "ignore" when one of several atoms has no neighbor.
         check_finite: Raise instead of returning NaN or infinity.
         **ase_kwargs: ASE's label, directory and atoms.
@@ -70,6 +74,7 @@ class FAENetCalculator(Calculator):
         remove_net_force: Literal["auto"] | bool = "auto",
         seed: int | None = None,
         on_unknown_element: Literal["error", "warn", "ignore"] = "error",
+        on_outside_domain: OnOutside = "warn",
         on_isolated_atoms: Literal["error", "warn", "ignore"] = "warn",
         check_finite: bool = True,
         **ase_kwargs: Any,
@@ -80,6 +85,7 @@ class FAENetCalculator(Calculator):
         check_choice("frames", frames, ("auto", *get_args(FrameMode)))
         check_choice("remove_net_force", remove_net_force, ("auto", True, False))
         check_choice("on_unknown_element", on_unknown_element, ("error", "warn", "ignore"))
+        check_choice("on_outside_domain", on_outside_domain, ("error", "warn", "ignore"))
         check_choice("on_isolated_atoms", on_isolated_atoms, ("error", "warn", "ignore"))
         committee = load_committee(checkpoint, device, dtype)
         self.predictor = Predictor(
@@ -92,6 +98,7 @@ class FAENetCalculator(Calculator):
             on_unknown_element=on_unknown_element,
             on_isolated_atoms=on_isolated_atoms,
         )
+        self.guard = Guard(committee, on_outside_domain)
         self.check_finite = check_finite
         self.implemented_properties = ["energy", "free_energy", *self.predictor.properties[1:]]
         self._lock = threading.RLock()
@@ -157,10 +164,11 @@ class FAENetCalculator(Calculator):
             graphs = self.source.graphs(self.atoms, reuse=True)
             if _STRESS.intersection(properties):
                 check_volume(graphs[0])
-            results = ase_results(self.predictor.predict_one(graphs, set(properties) - {"free_energy"}))
+            prediction = self.predictor.predict_one(graphs, self._computed(properties))
+            results = ase_results(prediction, without=self.guard.properties.difference(properties))
             if self.check_finite:
                 check_finite(results, self.atoms.numbers)
-            self.results.update(results)
+            self.results.update(results | self.guard.results(graphs[0], prediction))
 
     def predict(
         self,
@@ -186,16 +194,44 @@ class FAENetCalculator(Calculator):
         items = [structures] if isinstance(structures, Atoms) else list(structures)
         self._check_available(properties)
         graphs, predicted = itertools.tee(self._graphs(items, stress=bool(_STRESS.intersection(properties))))
-        predictions = self.predictor.predict(graphs, set(properties) - {"free_energy"}, batch_size=batch_size)
+        predictions = self.predictor.predict(graphs, self._computed(properties), batch_size=batch_size)
+        hidden = self.guard.properties.difference(properties)
         found: list[dict[str, Any]] = []
         with progress_bar(shown=progress, total=len(items), unit="structure") as bar:
             for prediction, (graph, *_) in zip(predictions, predicted, strict=True):
-                results = ase_results(prediction)
+                results, where = ase_results(prediction, without=hidden), f"structure {len(found)}: "
                 if self.check_finite:
-                    check_finite(results, graph.atomic_numbers, f"structure {len(found)}: ")
-                found.append(results)
+                    check_finite(results, graph.atomic_numbers, where)
+                found.append(results | self.guard.results(graph, prediction, where))
                 bar.update(1)
         return found
+
+    def uncertainty_of_difference(self, structures: Sequence[Any], coefficients: Sequence[float]) -> float:
+        """Standard deviation (eV) of a sum of energies, with the correlation of their errors.
+
+        Structures that share atoms have similar errors: an adsorption energy is more certain than its three energies.
+
+            calc.uncertainty_of_difference([slab_with_co, slab, co], [1, -1, -1])
+
+        Args:
+            structures: ase.Atoms or pymatgen structures.
+            coefficients: Factor of each energy.
+        """
+        if len(structures) != len(coefficients):
+            raise InputError(f"{len(structures)} structures and {len(coefficients)} coefficients; expected one each")
+        self._check_available(["energy_uncertainty", "atom_features"])
+        total: Any = 0.0
+        graphs = self._graphs(list(structures), stress=False)
+        for factor, prediction in zip(coefficients, self.predictor.predict(graphs, ("atom_features",)), strict=True):
+            assert prediction.atom_features is not None
+            total = total + factor * prediction.atom_features.double().sum(dim=0)
+        (member,) = self.predictor.committee.members
+        assert member.uncertainty is not None
+        return float(member.uncertainty.deviation(total[None])[0])
+
+    def _computed(self, properties: Collection[str]) -> frozenset[str]:
+        """What the predictor must compute: the properties, and what the guard needs."""
+        return frozenset(properties) - {"free_energy"} | self.guard.properties
 
     def _graphs(self, structures: list[Any], *, stress: bool) -> Iterator[tuple[AtomGraph, ...]]:
         """The graphs of every structure; errors name its index."""

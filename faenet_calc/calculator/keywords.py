@@ -17,6 +17,7 @@ OURS = (
     "remove_net_force",
     "seed",
     "on_unknown_element",
+    "on_outside_domain",
     "on_isolated_atoms",
     "check_finite",
 )

@@ -1,6 +1,6 @@
 """Predictions as ASE results, and the checks that they pass."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,20 @@ from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.prediction import Prediction
 
 
-def ase_results(prediction: Prediction) -> dict[str, Any]:
+def ase_results(prediction: Prediction, without: Collection[str] = ()) -> dict[str, Any]:
     """Convert the prediction of one structure to ASE's form: floats and float64 arrays, Voigt stress, free energy.
 
     Values of committee members come first: ``energy_comm`` [n_members], ``forces_comm`` [n_members, n_atoms, 3].
+
+    Args:
+        prediction: Of one structure.
+        without: Names to leave out.
     """
     results: dict[str, Any] = {}
     for name, tensor in prediction.values().items():
-        value: Any = tensor.cpu().double().numpy()
-        if name in ("gradient_forces", "direct_forces"):
+        if name in ("gradient_forces", "direct_forces") or name in without:
             continue
+        value: Any = tensor.cpu().double().numpy()
         if name in ("stress", "stress_var"):
             value = full_3x3_to_voigt_6_stress(value[0])
         elif name == "forces_comm":
@@ -54,7 +58,8 @@ def check_finite(results: dict[str, Any], numbers: Iterable[Any], where: str = "
         numbers: [n_atoms] atomic numbers.
         where: Prefix of the message that names the structure.
     """
-    bad = [name for name, value in results.items() if not np.isfinite(value).all()]
+    # The distance of elements that were never trained on is infinite by definition.
+    bad = [name for name, value in results.items() if name != "domain_distance" and not np.isfinite(value).all()]
     if not bad:
         return
     message = f"{where}the model gave NaN or infinite {', '.join(bad)}"

@@ -1,0 +1,67 @@
+"""Guard: marks results outside the domain of the training data, and warns or raises."""
+
+import warnings
+from typing import Any, Literal
+
+from ase.calculators.calculator import CalculationFailed
+
+from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.committee import Committee
+from faenet_calc.potential.domain import DomainGuard
+from faenet_calc.potential.prediction import Prediction
+
+OnOutside = Literal["error", "warn", "ignore"]
+
+
+class Guard:
+    """Compares predictions with the training domains of all members of a committee.
+
+    Args:
+        committee: The potentials. If one of them lacks a domain or an uncertainty, nothing is compared.
+        on_outside_domain: What to do about predictions outside; "ignore" compares nothing.
+
+    Attributes:
+        properties: What a prediction must have to be compared; empty if nothing is.
+    """
+
+    def __init__(self, committee: Committee, on_outside_domain: OnOutside) -> None:
+        self._on_outside, self._warned = on_outside_domain, False
+        self._guards: list[DomainGuard] = []
+        for member in committee.members if on_outside_domain != "ignore" else ():
+            if member.config.domain is None or member.uncertainty is None:
+                self._guards = []
+                break
+            self._guards.append(DomainGuard(member.config.domain, member.config.normalization.reference_table))
+        self.properties = frozenset({"energy_uncertainty", "domain_distance"} if self._guards else ())
+
+    def results(self, graph: AtomGraph, prediction: Prediction, where: str = "") -> dict[str, Any]:
+        """The results "domain" ("inside" or "outside") and, if outside, "why" (str) of one structure.
+
+        Args:
+            graph: The structure.
+            prediction: With :attr:`properties`.
+            where: Prefix of messages that names the structure.
+
+        Raises:
+            CalculationFailed: The structure is outside and ``on_outside_domain`` is "error".
+        """
+        if not self._guards:
+            return {}
+        reasons = [reason for guard in self._guards for reason in guard.reasons(graph, prediction)]
+        if not reasons:
+            return {"domain": "inside"}
+        why = "; ".join(dict.fromkeys(reasons))
+        message = f"{where}outside the domain of the model: {why}"
+        if self._on_outside == "error":
+            raise CalculationFailed(
+                f"{message}. Use a model trained on such structures; on_outside_domain='warn' returns the results."
+            )
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{message}. The results are unreliable; later structures are marked without a warning "
+                '(results["domain"], results["why"])',
+                UserWarning,
+                stacklevel=3,
+            )
+        return {"domain": "outside", "why": why}

@@ -1,0 +1,115 @@
+"""The domain guard of the calculator: marks, warns once, raises, or keeps quiet."""
+
+import warnings
+
+import numpy as np
+import pytest
+from ase.build import bulk, fcc111, molecule
+from ase.calculators.calculator import CalculationFailed
+
+from faenet_calc import FAENetCalculator, build_potential
+from faenet_calc.errors import InputError
+from faenet_calc.potential.domain import TrainingDomain
+from faenet_calc.potential.uncertainty import FeatureStatistics
+
+
+@pytest.fixture(scope="module")
+def potential():
+    """Random weights with the domain of slightly displaced copper."""
+    plain = build_potential("modern-s", hidden_channels=64, filters=32, interactions=1, trained_elements=(6, 8, 29))
+    statistics, rng = FeatureStatistics(), np.random.default_rng(0)
+    for number in range(30):
+        atoms = [bulk("Cu", cubic=True), fcc111("Cu", (2, 2, 2), vacuum=8.0), molecule("CO")][number % 3]
+        atoms.rattle(0.1, rng=rng)
+        graph = plain.graph(atoms)
+        prediction = plain.evaluate(graph, properties=("atom_features",))
+        statistics.add(prediction.atom_features, graph.atomic_numbers)
+    domain = TrainingDomain(lowest_energy=-99.0, highest_energy=99.0, shortest={"Cu-Cu": 2.2}, uncertainty=99.0)
+    return plain.with_uncertainty(statistics.fit(), domain)
+
+
+@pytest.fixture
+def inside():
+    return fcc111("Cu", (2, 2, 2), vacuum=8.0)
+
+
+@pytest.fixture
+def outside():
+    return bulk("Cu", a=2.4, cubic=True)
+
+
+def test_inside_is_marked_without_a_warning(potential, inside):
+    inside.calc = FAENetCalculator(potential)
+    inside.get_potential_energy()
+    assert inside.calc.results["domain"] == "inside" and "why" not in inside.calc.results
+    assert not {"energy_uncertainty", "domain_distance"} & inside.calc.results.keys()
+
+
+def test_outside_is_marked_and_warned_about_once(potential, outside):
+    outside.calc = calc = FAENetCalculator(potential)
+    with pytest.warns(UserWarning, match=r"outside the domain .* \(Cu-Cu\) 1\.70 Å apart"):
+        outside.get_potential_energy()
+    assert calc.results["domain"] == "outside" and "Cu-Cu" in calc.results["why"]
+    outside.rattle(0.01, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outside.get_potential_energy()
+    assert calc.results["domain"] == "outside"
+
+
+def test_error_raises_and_ignore_says_nothing(potential, inside, outside):
+    strict = FAENetCalculator(potential, on_outside_domain="error")
+    strict.get_property("energy", inside)
+    with pytest.raises(CalculationFailed, match="outside the domain"):
+        strict.get_property("energy", outside)
+    quiet = FAENetCalculator(potential, on_outside_domain="ignore")
+    quiet.get_property("energy", outside)
+    assert "domain" not in quiet.results
+    with pytest.raises(InputError, match="on_outside_domain='maybe'"):
+        FAENetCalculator(potential, on_outside_domain="maybe")
+
+
+def test_predict_marks_every_structure(potential, inside, outside):
+    with pytest.warns(UserWarning, match="structure 1: outside the domain"):
+        found = FAENetCalculator(potential).predict([inside, outside, inside])
+    assert [result["domain"] for result in found] == ["inside", "outside", "inside"]
+
+
+def test_untrained_elements_are_outside(potential):
+    calc = FAENetCalculator(potential, on_unknown_element="ignore")
+    with pytest.warns(UserWarning, match=r"\(Zn\) unlike any in the training data"):
+        (found,) = calc.predict([bulk("Zn")], properties=("energy", "domain_distance"))
+    assert np.isinf(found["domain_distance"]).all()
+
+
+def test_uncertainties_are_properties(potential, inside):
+    calc = FAENetCalculator(potential)
+    for name, shape in {"energy_uncertainty": (), "energies_uncertainty": (8,), "forces_uncertainty": (8,)}.items():
+        value = np.asarray(calc.get_property(name, inside))
+        assert value.shape == shape and (value > 0).all()
+
+
+def test_differences_of_similar_structures_are_more_certain(potential, inside):
+    calc, moved = FAENetCalculator(potential), inside.copy()
+    moved.positions[-1, 2] += 0.05
+    alone = calc.uncertainty_of_difference([inside], [1.0])
+    assert alone == pytest.approx(calc.get_property("energy_uncertainty", inside), rel=1e-3)
+    assert calc.uncertainty_of_difference([moved, inside], [1.0, -1.0]) < 0.5 * alone
+    assert calc.uncertainty_of_difference([inside, inside], [1.0, -1.0]) == pytest.approx(0.0, abs=1e-6)
+    with pytest.raises(InputError, match="2 structures and 1 coefficients"):
+        calc.uncertainty_of_difference([moved, inside], [1.0])
+
+
+def test_members_of_a_committee_must_all_agree_that_a_structure_is_inside(potential, inside, outside):
+    calc = FAENetCalculator([potential, potential])
+    assert calc.predict([inside])[0]["domain"] == "inside"
+    with pytest.warns(UserWarning, match="outside the domain"):
+        (found,) = calc.predict([outside], properties=("energy", "energy_uncertainty"))
+    assert found["domain"] == "outside"
+    assert "atom_features" not in calc.implemented_properties
+
+
+def test_without_a_domain_nothing_is_marked(inside):
+    calc = FAENetCalculator(build_potential("modern-s", hidden_channels=64, filters=32, interactions=1))
+    calc.get_property("energy", inside)
+    assert "domain" not in calc.results and "energy_uncertainty" not in calc.implemented_properties
