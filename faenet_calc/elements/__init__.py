@@ -1,12 +1,12 @@
-"""The element table: symbols, masses, periods, groups and physical properties, frozen and shipped as data.
+"""The element table: symbols, masses, periods, groups and physical properties, shipped as data files.
 
 In: an atomic number or a symbol. Out: read-only arrays. May import the modules at the package root only.
 
-Two tables. The first, `elements.csv`, covers Z = 1–118 and is what new models are built with; it was generated
-from mendeleev by `scripts/generate_elements.py`. The second, `upstream_elements.csv`, is the table of the original
-FAENet code, needed to run its weights. No database is opened at run time; arrays are read-only and made once.
+There are two tables. `elements.csv` covers Z = 1–118 and is used by new models; it was generated from mendeleev by
+`scripts/generate_elements.py`. `upstream_elements.csv` is the table of the original FAENet code and is needed to run
+its weights. No database is opened at run time; arrays are read-only and cached.
 
-In every array the index is the atomic number; index 0 is no element.
+Arrays are indexed by atomic number; index 0 is not an element.
 """
 
 import csv
@@ -23,7 +23,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 MAX_Z = 118
 F_BLOCK_GROUP = 19
-"""The group index of elements that have no group number (Z = 58–71 and 90–103)."""
+"""Group index of elements without a group number (Z = 58–71 and 90–103)."""
 
 PROPERTY_NAMES = (
     "atomic_radius",
@@ -40,7 +40,7 @@ PROPERTY_NAMES = (
     "ionization_energy_1",
     "ionization_energy_2",
 )
-"""Columns of `properties`: upstream's, except atomic_volume, which mendeleev no longer gives."""
+"""Columns of `properties`: those of upstream except atomic_volume, which mendeleev no longer provides."""
 
 UPSTREAM_PROPERTY_NAMES = (
     "atomic_radius",
@@ -120,32 +120,32 @@ def properties_missing() -> NDArray[np.bool_]:
 
 @cache
 def upstream_properties() -> NDArray[np.float32]:
-    """The original FAENet's z-scored properties [86, 14], Z = 0–85, equal to its buffer `phys_emb.properties`."""
+    """Standardized properties of the original FAENet [86, 14], Z = 0–85, equal to its buffer `phys_emb.properties`."""
     rows = _read("upstream_elements.csv")[: UPSTREAM_MAX_Z_PROPERTIES + 1]
     return _frozen(_columns(rows, UPSTREAM_PROPERTY_NAMES).astype(np.float32))
 
 
 @cache
 def upstream_period() -> NDArray[np.int64]:
-    """The original FAENet's period indices [101], Z = 0–100; 1 at 0."""
+    """Period indices of the original FAENet [101], Z = 0–100; 1 at 0."""
     return _frozen(np.array([int(row["period"]) for row in _read("upstream_elements.csv")]))
 
 
 @cache
 def upstream_group() -> NDArray[np.int64]:
-    """The original FAENet's group indices [101], Z = 0–100; 1 at 0 and 19 for the f-block."""
+    """Group indices of the original FAENet [101], Z = 0–100; 1 at 0 and 19 for the f-block."""
     return _frozen(np.array([int(row["group"]) for row in _read("upstream_elements.csv")]))
 
 
 def symbol(z: int) -> str:
-    """The chemical symbol of an atomic number."""
+    """Chemical symbol of an atomic number."""
     if not 0 <= z <= MAX_Z:
         raise InputError(f"atomic number {z}, expected 1 to {MAX_Z}")
     return symbols()[z]
 
 
 def atomic_number(symbol: str) -> int:
-    """The atomic number of a chemical symbol, written as chemists do ("Cu")."""
+    """Atomic number of a chemical symbol with standard capitalization ("Cu")."""
     z = _number_of().get(symbol)
     if z is None:
         hint = f"; did you mean {symbol.capitalize()!r}?" if symbol.capitalize() in _number_of() else ""

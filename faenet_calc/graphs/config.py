@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig:
-    """How structures become graphs.
+    """Options for building graphs from structures.
 
     Attributes:
         max_neighbors: Keep this many nearest neighbours of an atom (symmetric, ties kept); None keeps all.

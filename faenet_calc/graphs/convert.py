@@ -1,8 +1,8 @@
-"""Structures in, graphs out, and back.
+"""Conversion between structures and graphs.
 
-Takes ``ase.Atoms``, pymatgen structures and molecules, PyG ``Data``/``Batch`` and ``AtomGraph``. Edges are found in
-float64 whatever the dtype of the graph; positions are cast to that dtype as given, neither wrapped nor centred, so a
-structure should not sit thousands of Å from the origin in float32.
+Accepts ``ase.Atoms``, pymatgen structures and molecules, PyG ``Data``/``Batch`` and ``AtomGraph``. Edges are
+found in float64 for every dtype of the graph. Positions are cast to that dtype without wrapping or centring, so float32
+graphs lose precision thousands of Å from the origin.
 """
 
 import sys
@@ -21,9 +21,9 @@ from faenet_calc.graphs.tags import infer_tags, resolve_tags
 
 __all__ = ["as_atoms", "infer_tags", "resolve_tags", "to_atoms", "to_batch", "to_graph", "validate"]
 
-MIN_DISTANCE = 0.3  # Å; atoms closer than this are a mistake, not a structure
+MIN_DISTANCE = 0.3  # Å; closer atoms are treated as an input error
 _MIN_HEIGHT = 1e-3  # Å; a lattice vector rising less than this out of the plane of the others makes a singular cell
-_LISTED = 5  # how many offenders a message names
+_LISTED = 5  # maximum number of atoms, pairs or sites listed in a message
 
 
 def to_graph(
@@ -36,17 +36,18 @@ def to_graph(
     tags: ArrayLike | None = None,
     neighbors: VerletList | None = None,
 ) -> AtomGraph:
-    """One structure as a graph (a PyG batch or a graph of several stays a batch).
+    """Convert one structure to a graph; a PyG batch or a graph of several structures stays a batch.
 
     Args:
         structure: ase.Atoms, a pymatgen (I)Structure, Slab or (I)Molecule, PyG data, or an AtomGraph, which keeps its
             edges and is only moved. PyG data with ``edge_index`` keeps its edges too.
         cutoff: (Å).
-        dtype: Of positions and cell.
-        device: Where the tensors go.
-        max_neighbors: Cap on the nearest neighbours per atom, see :func:`faenet_calc.graphs.neighbors.keep_nearest`.
-        tags: [n_atoms] instead of the structure's own.
-        neighbors: A Verlet list to reuse between calls; its cutoff and cap must be the ones given here.
+        dtype: Type of positions and cell.
+        device: Device of the tensors.
+        max_neighbors: Maximum number of nearest neighbours per atom, see
+            :func:`~faenet_calc.graphs.neighbors.keep_nearest`.
+        tags: [n_atoms], replaces the tags of the structure.
+        neighbors: A Verlet list to reuse between calls; its cutoff and ``max_neighbors`` must equal those given here.
 
     Raises:
         InputError: For a structure that cannot be computed, see :func:`validate`.
@@ -94,18 +95,18 @@ def to_batch(
     max_neighbors: int | None = None,
     tags: Any = None,
 ) -> AtomGraph:
-    """One batch of a structure or a sequence of structures, each as for :func:`to_graph`.
+    """Convert one structure or a sequence of structures to a batch; each as in :func:`to_graph`.
 
     Args:
-        structures: One or several.
+        structures: One structure or a sequence of structures.
         cutoff: (Å).
-        dtype: Of positions and cell.
-        device: Where the tensors go.
-        max_neighbors: Cap on the nearest neighbours per atom.
-        tags: [n_atoms] for one structure, a sequence of such arrays for several; None takes the structures' own.
+        dtype: Type of positions and cell.
+        device: Device of the tensors.
+        max_neighbors: Maximum number of nearest neighbours per atom.
+        tags: [n_atoms] for one structure, a sequence of such arrays for several; None uses the tags of the structures.
 
     Raises:
-        InputError: With the index of the structure that cannot be computed.
+        InputError: If a structure cannot be computed; the message gives its index.
     """
     if not _is_sequence(structures):
         return to_graph(structures, cutoff=cutoff, dtype=dtype, device=device, max_neighbors=max_neighbors, tags=tags)
@@ -122,7 +123,7 @@ def to_batch(
 
 
 def to_atoms(graph: AtomGraph) -> list[Atoms]:
-    """The structures of a batch as ase.Atoms (numbers, positions, cell, pbc, tags)."""
+    """Convert the structures of a batch to ase.Atoms (numbers, positions, cell, pbc, tags)."""
     return [
         Atoms(
             numbers=one.atomic_numbers.cpu().numpy(),
@@ -136,11 +137,11 @@ def to_atoms(graph: AtomGraph) -> list[Atoms]:
 
 
 def validate(structure: Any) -> None:
-    """Check that a structure can be computed; :func:`to_graph` does the same on its way.
+    """Check that a structure can be computed, as :func:`to_graph` does.
 
     Raises:
-        InputError: For no atoms, NaN or infinite positions or cell, a missing or singular cell in a periodic direction,
-            atoms closer than 0.3 Å (periodic images included).
+        InputError: For an empty structure, NaN or infinite positions or cell, a missing or singular cell in a periodic
+            direction, atoms closer than 0.3 Å (periodic images included).
     """
     atoms = as_atoms(structure)
     _check_geometry(atoms)
@@ -166,7 +167,7 @@ def _check_geometry(atoms: Atoms) -> None:
             "Set a cell vector for every periodic direction or switch pbc off there (atoms.pbc = ...)."
         )
     short = np.flatnonzero(np.asarray(atoms.pbc) & (lengths < MIN_DISTANCE))
-    if len(short):  # before the search for neighbours, which would find millions of images
+    if len(short):  # the neighbour search would find millions of images
         raise InputError(
             f"overlapping atoms: the periodic axis {short[0]} is only {lengths[short[0]]:.3g} Å long, so every atom is "
             f"closer than {MIN_DISTANCE} Å to its own image. Is the cell in the right unit (Å)?"
@@ -205,7 +206,7 @@ def _name_atoms(atoms: Atoms, indices: NDArray[np.intp]) -> str:
 
 
 def as_atoms(structure: Any) -> Atoms:
-    """An ase.Atoms as it is, or a pymatgen structure or molecule converted to one.
+    """Return ase.Atoms unchanged and convert a pymatgen structure or molecule to ase.Atoms.
 
     Raises:
         InputError: For other types and for partially occupied sites.
@@ -237,7 +238,7 @@ def _from_pymatgen(structure: Any) -> Atoms:
 
 
 def _from_pyg(data: Any, cutoff: float, max_neighbors: int | None) -> AtomGraph:
-    """PyG data with its own edges, or with edges built here when it has none."""
+    """Convert PyG data; edges are built if the data has none."""
     if getattr(data, "edge_index", None) is not None or getattr(data, "pos", None) is None:
         return AtomGraph.from_pyg(data)
     bare = data.clone()
@@ -260,7 +261,7 @@ def _tag_tensor(tags: ArrayLike, n_atoms: int) -> torch.Tensor:
 
 
 def _is_sequence(structures: Any) -> bool:
-    """Whether this is several structures; Atoms, pymatgen structures and PyG batches are sequences of other things."""
+    """Whether this is a sequence of structures; Atoms, pymatgen structures and PyG batches are single inputs."""
     return isinstance(structures, Sequence) and not (
         isinstance(structures, str | Atoms)
         or _is_instance(structures, "pymatgen.core.structure", "SiteCollection")
@@ -269,7 +270,7 @@ def _is_sequence(structures: Any) -> bool:
 
 
 def _is_instance(value: Any, module: str, name: str) -> bool:
-    """Whether a value is of a class, without importing it: a module never imported cannot have made a value."""
+    """``isinstance`` without importing the module: a value of the class exists only if the module is loaded."""
     loaded = sys.modules.get(module)
     kind = getattr(loaded, name, None)
     return kind is not None and isinstance(value, kind)

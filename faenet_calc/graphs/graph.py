@@ -1,6 +1,6 @@
-"""AtomGraph: the one value that walks through everything.
+"""AtomGraph, the batch of atomic structures that every later stage takes.
 
-Conventions, stated here once:
+Conventions of the whole package:
 
 - A graph value is always a batch; a single structure is a batch of one.
 - Rows of ``cell`` are lattice vectors (Å).
@@ -92,7 +92,7 @@ class AtomGraph:
 
     @property
     def graph_of_edge(self) -> Tensor:
-        """[n_edges] the structure that an edge belongs to."""
+        """[n_edges] index of the structure of each edge."""
         return self.graph_of_atom[self.centre]
 
     @property
@@ -120,9 +120,9 @@ class AtomGraph:
         return difference + images
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Edges without their direction: [n_edges] the pair of each edge, and [n_pairs] an edge of each pair.
+        """Undirected edges: [n_edges] the pair of each edge, and [n_pairs] one edge of each pair.
 
-        An edge (i, j, shift) and its reverse (j, i, -shift) are one pair; an edge without a reverse is one by itself.
+        An edge (i, j, shift) and its reverse (j, i, -shift) are one pair; an edge without a reverse is its own pair.
         """
         reach = int(self.shift.abs().max()) if self.n_edges else 0
         base, n = 2 * reach + 1, self.n_atoms
@@ -138,11 +138,11 @@ class AtomGraph:
         return pair_of_edge, edge_of_pair
 
     def sum_over_atoms(self, per_atom: Tensor) -> Tensor:
-        """[n_graphs, ...] sums of a per-atom quantity [n_atoms, ...]."""
+        """Sum a per-atom quantity [n_atoms, ...] over each structure; returns [n_graphs, ...]."""
         return per_atom.new_zeros(self.n_graphs, *per_atom.shape[1:]).index_add(0, self.graph_of_atom, per_atom)
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same graph elsewhere; ``dtype`` applies to positions and cell only."""
+        """Move the graph to a device and cast it; ``dtype`` applies to positions and cell only."""
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
@@ -150,14 +150,14 @@ class AtomGraph:
         return type(self)(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
 
     def replace(self, **changes: Tensor) -> Self:
-        """A copy with some tensors replaced (e.g. moved positions with the same edges)."""
+        """Return a copy with some tensors replaced, e.g. new positions with the same edges."""
         return dataclasses.replace(self, **changes)
 
     @classmethod
     def batch(cls, graphs: "Sequence[AtomGraph]") -> "AtomGraph":
-        """One batch of several graphs, in order."""
+        """Concatenate graphs to one batch."""
         if not graphs:
-            raise InputError("a batch of 0 structures was asked for; give at least one")
+            raise InputError("batch of 0 structures, expected at least one")
         if len(graphs) == 1:
             return graphs[0]
         atom_offsets = _offsets([g.n_atoms for g in graphs])
@@ -174,7 +174,7 @@ class AtomGraph:
         )
 
     def split(self) -> "list[AtomGraph]":
-        """The structures of the batch as graphs of one."""
+        """Split the batch into graphs of one structure each."""
         graphs = []
         atom_end = edge_end = 0
         for index, (n_atoms, n_edges) in enumerate(
@@ -198,7 +198,7 @@ class AtomGraph:
         return graphs
 
     def keep_atoms(self, kept: Tensor) -> "AtomGraph":
-        """The graph without the atoms where ``kept`` [n_atoms] is False, and without their edges."""
+        """Remove the atoms where ``kept`` [n_atoms] is False, and their edges."""
         new_index = torch.cumsum(kept.long(), 0) - 1
         edges = kept[self.centre] & kept[self.neighbor]
         return AtomGraph(
@@ -214,7 +214,7 @@ class AtomGraph:
         )
 
     def to_pyg(self) -> "Batch":
-        """A PyG ``Batch`` with upstream's field names; rows of ``edge_index`` are [neighbour, centre]."""
+        """Convert to a PyG ``Batch`` with upstream's field names; rows of ``edge_index`` are [neighbour, centre]."""
         from torch_geometric.data import Batch, Data
 
         return Batch.from_data_list(
@@ -236,7 +236,7 @@ class AtomGraph:
 
     @classmethod
     def from_pyg(cls, data: Any) -> "AtomGraph":
-        """A graph from a PyG ``Data`` or ``Batch`` with upstream's field names and edges.
+        """Convert a PyG ``Data`` or ``Batch`` with the field names and edges of upstream.
 
         Needs ``pos``, ``atomic_numbers`` (or ``z``) and ``edge_index`` ([neighbour, centre] rows). ``batch``, ``tags``,
         ``cell``, ``cell_offsets`` and ``pbc`` are read where present; without ``pbc``, a structure that has a cell and

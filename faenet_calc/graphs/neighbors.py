@@ -1,7 +1,7 @@
-"""Neighbour lists with any periodicity, and their reuse between steps.
+"""Neighbour lists for any periodicity, and their reuse between steps.
 
-The only file that names a backend (vesin). Everything here is float64 numpy; distances are recomputed with one fixed
-order of operations, so that a reused list and a fresh one give the same edges bit for bit.
+The only module that uses the backend (vesin). Arrays are float64 numpy; distances are recomputed in a fixed order of
+operations, so that a reused list and a new one have bitwise identical edges.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ _MOST_BINS = 1e5
 _FAR = 1e3
 # Coordinates (Å) beyond this are refused: they no longer resolve a bond.
 _FARTHEST = 1e8
-# Distances closer than this (Å) are the same shell of neighbours for the cap: above the noise of stored coordinates.
+# Distances that differ by less than this (Å) belong to the same shell of neighbours in keep_nearest; larger than the
+# rounding of stored coordinates.
 _TIE = 1e-5
 
 
@@ -36,11 +37,11 @@ class NeighborList:
     """Directed edges of one structure, sorted by (centre, neighbor, shift); every edge has its reverse.
 
     Attributes:
-        centre: [n_edges] int64, index of the atom i in the middle.
+        centre: [n_edges] int64, index of the central atom i.
         neighbor: [n_edges] int64, index of the neighbour j.
         shift: [n_edges, 3] int64, so that ``r_j + shift @ cell - r_i`` is the edge vector for positions as given.
         distance: [n_edges] (Å).
-        n_dropped: How many edges within the cutoff a cap on neighbours left out.
+        n_dropped: Number of edges within the cutoff removed by a limit on neighbours.
     """
 
     centre: Integers
@@ -53,7 +54,7 @@ class NeighborList:
         return len(self.centre)
 
     def select(self, kept: NDArray[np.bool_], *, distance: Floats | None = None, n_dropped: int = 0) -> "NeighborList":
-        """The edges where ``kept`` [n_edges] is True, with other distances if given."""
+        """Keep the edges where ``kept`` [n_edges] is True, with new distances if given."""
         return NeighborList(
             centre=self.centre[kept],
             neighbor=self.neighbor[kept],
@@ -73,7 +74,7 @@ def neighbor_list(
         cell: [3, 3] (Å), rows are lattice vectors; those of non-periodic directions are not used and may be zero.
         pbc: [3] bool.
         cutoff: (Å).
-        max_neighbors: Keep the nearest ones per atom only, see :func:`keep_nearest`.
+        max_neighbors: Maximum number of nearest neighbours per atom, see :func:`keep_nearest`.
 
     Raises:
         InputError: For a cutoff that is not positive, lattice vectors that do not span the periodic directions, or
@@ -88,14 +89,14 @@ def neighbor_list(
 
 
 def keep_nearest(edges: NeighborList, n_atoms: int, max_neighbors: int) -> NeighborList:
-    """The edges that are among the ``max_neighbors`` nearest of either end.
+    """Keep the edges that are among the ``max_neighbors`` nearest of either end.
 
     Neighbours as far as the last one kept (within 1e-5 Å) are kept too, so the choice depends neither on the order of
     atoms nor on orientation, and an edge and its reverse are kept or dropped together. An atom may therefore end up
     with more than ``max_neighbors``.
     """
     if max_neighbors < 1:
-        raise InputError(f"{max_neighbors=}, expected at least 1 or None for no cap")
+        raise InputError(f"{max_neighbors=}, expected at least 1, or None for no limit")
     counts = np.bincount(edges.centre, minlength=n_atoms)
     crowded = np.flatnonzero(counts > max_neighbors)
     reach = np.full(n_atoms, np.inf)
@@ -130,15 +131,15 @@ def _axis_heights(cell_bytes: bytes, pbc_bytes: bytes) -> Floats:
 
 
 class VerletList:
-    """A neighbour list that is rebuilt only when it has to be.
+    """A neighbour list that is rebuilt only when necessary.
 
-    It searches with ``cutoff + skin`` and then reuses the pairs until an atom has moved more than half the skin since
-    the search (a jump by a lattice vector counts as a move) or the cell, the periodicity, the elements or the number of
-    atoms changed. What it returns is always exactly :func:`neighbor_list` at the positions given.
+    Pairs are searched within ``cutoff + skin`` and reused until an atom has moved more than half the skin since the
+    search (a jump by a lattice vector counts as a move) or the cell, the periodicity, the elements or the number of
+    atoms have changed. The result always equals that of :func:`neighbor_list` at the given positions.
 
     Attributes:
-        n_calls: How often :meth:`update` was called.
-        n_rebuilds: How often it searched anew.
+        n_calls: Number of calls of :meth:`update`.
+        n_rebuilds: Number of searches.
     """
 
     def __init__(self, cutoff: float, skin: float = 0.5, max_neighbors: int | None = None) -> None:
@@ -151,7 +152,7 @@ class VerletList:
         self._built: _Search | None = None
 
     def update(self, positions: ArrayLike, cell: ArrayLike, pbc: ArrayLike, numbers: ArrayLike) -> NeighborList:
-        """The neighbour list of the structure as it is now; arguments as for :func:`neighbor_list`."""
+        """Return the neighbour list of the structure; arguments as for :func:`neighbor_list`."""
         positions, cell, periodic = _arrays(positions, cell, pbc)
         numbers = np.asarray(numbers)
         self.n_calls += 1
@@ -174,7 +175,7 @@ class VerletList:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Search:
-    """What a Verlet list remembers of its last search; ``offset`` [n_edges, 3] (Å) is shift @ cell."""
+    """State of the last search of a Verlet list; ``offset`` [n_edges, 3] (Å) is shift @ cell."""
 
     positions: Floats
     cell: Floats
@@ -207,7 +208,7 @@ def _arrays(positions: ArrayLike, cell: ArrayLike, pbc: ArrayLike) -> tuple[Floa
 
 
 def _search(positions: Floats, cell: Floats, pbc: NDArray[np.bool_], reach: float) -> NeighborList:
-    """All edges that the backend finds within ``reach`` (Å), in our order and with our distances."""
+    """All edges within ``reach`` (Å), sorted and with recomputed distances."""
     far = np.flatnonzero(~(np.abs(positions) <= _FARTHEST).all(axis=1))
     if len(far):
         raise InputError(

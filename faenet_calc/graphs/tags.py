@@ -42,9 +42,9 @@ _SHELL = 1.3  # times the sum of covalent radii: neighbours that make up an atom
 
 
 def infer_tags(atoms: Atoms) -> Tags:
-    """[n_atoms] tags from geometry alone; existing tags are not looked at.
+    """Infer tags [n_atoms] from the geometry alone, without the existing tags.
 
-    Bulk gets 0 everywhere, and so does a cluster with metal atoms; a molecule gets 2 everywhere.
+    All atoms of bulk structures and of clusters with metal atoms have tag 0, those of molecules tag 2.
     """
     vacuum = [_vacuum(atoms, axis) for axis in range(3)]
     nonmetal = np.isin(atoms.numbers, _NONMETALS)
@@ -62,7 +62,7 @@ def infer_tags(atoms: Atoms) -> Tags:
 
 
 def resolve_tags(atoms: Atoms, how: TagSource = "auto") -> tuple[Tags, str | None]:
-    """The tags to use for a structure, and a remark if they are not simply those of the atoms.
+    """Determine the tags of a structure, with a message if they differ from those of the atoms.
 
     Args:
         atoms: The structure.

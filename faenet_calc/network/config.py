@@ -24,7 +24,7 @@ OptionalWidth = Annotated[int, Ge(0)]  # 0 leaves the part out
 
 @dataclass(frozen=True, kw_only=True)
 class AtomEmbeddingConfig:
-    """What an atom is described by before messages (paper, "Embedding Block").
+    """Initial features of an atom (paper, "Embedding Block").
 
     Attributes:
         n_elements: Rows of the atomic-number table minus one; Z up to this number can be embedded.
@@ -62,16 +62,17 @@ class ModelConfig:
         interactions: Number L of interaction blocks.
         gaussians: Number G of radial basis functions.
         cutoff: Largest distance of an edge (Å).
-        envelope_power: Exponent p of the polynomial cutoff envelope on every message; 0 leaves the jump of the paper.
-        message: How messages are made (paper Eq. 7 and its ablations).
-        edge_features: What an edge is described by; the paper's choice is ``r_and_distance``.
-        split_filter: Compute the node parts of a filter's linear map once per node. Same function, about half the work;
-            off for imported weights, whose round-off is then upstream's too.
+        envelope_power: Exponent p of the polynomial cutoff envelope on every message; 0 for the hard cutoff of the
+            paper.
+        message: Kind of messages (paper Eq. 7 and its ablations).
+        edge_features: Features of an edge; the paper uses ``r_and_distance``.
+        split_filter: Compute the node terms of a filter's linear map once per node. The function is the same at about
+            half the cost; off for imported weights, so that their rounding equals that of upstream.
         extra_layer: One more linear layer in every interaction ("complex MP").
-        feed_forward: Width of a two-layer network of every atom after each interaction; 0 leaves it out. There are some
-            forty edges to an atom, so width is cheap here.
-        graph_norm: GraphNorm per structure and frame, as upstream weights need; off for a true energy surface.
-        mean_neighbors: Messages are divided by the square root of this number; 1 leaves them as they are.
+        feed_forward: Width of a per-atom feed-forward layer after each interaction block; 0 for none. An atom has about
+            forty edges, so this width costs little.
+        graph_norm: GraphNorm per structure and frame, required by upstream weights; makes the energy non-extensive.
+        mean_neighbors: Messages are divided by the square root of this number; 1 for no scaling.
         jumping: How the outputs of all blocks are combined. ``concat`` mixes per-atom outputs without bias;
             ``concat_energies`` is upstream's mix of structure energies with a bias (not extensive).
         energy_weighting: Weights of the per-atom outputs from the initial or final atom state.

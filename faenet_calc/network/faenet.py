@@ -1,4 +1,4 @@
-"""FAENet: structures copied into frames -> energies and in-frame forces."""
+"""FAENet: energies and forces of structures copied into their frames."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from faenet_calc.network.messages import activation
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NetworkOutput:
-    """What the network says about every copy of every structure.
+    """Output of the network for every copy of every structure.
 
     Attributes:
         energy: [n_frames] energy of each copy.
@@ -35,17 +35,17 @@ class NetworkOutput:
     features: Tensor | None = None
 
     def detach(self) -> "NetworkOutput":
-        """The same numbers without their history."""
+        """The same output without autograd history."""
         return _each(lambda values: values[0].detach(), [self])
 
     @staticmethod
     def join(parts: "Sequence[NetworkOutput]") -> "NetworkOutput":
-        """Consecutive copies as one output."""
+        """Concatenate the outputs of consecutive copies."""
         return _each(torch.cat, parts)
 
 
 def _each(function: Callable[[list[Tensor]], Tensor], outputs: Sequence[NetworkOutput]) -> NetworkOutput:
-    """Apply a function to every field that is there."""
+    """Apply a function to every field that is not None."""
     fields: dict[str, Any] = {}
     for name in (f.name for f in dataclasses.fields(NetworkOutput)):
         values = [getattr(output, name) for output in outputs]
@@ -54,7 +54,7 @@ def _each(function: Callable[[list[Tensor]], Tensor], outputs: Sequence[NetworkO
 
 
 class FAENet(nn.Module):
-    """The network of the paper with its options as parts (see :class:`~faenet_calc.network.config.ModelConfig`)."""
+    """The network of the paper and its variants (see :class:`~faenet_calc.network.config.ModelConfig`)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class FAENet(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier weights, zero biases; every block speaks equally in a per-atom jumping connection.
+        """Xavier weights, zero biases; equal weights of all blocks in a per-atom jumping connection.
 
         Where messages are normalised, a gain makes up for what the activation takes away and training starts faster;
         messages are products, so a larger gain (from 1.4 on) explodes in elemental crystals.

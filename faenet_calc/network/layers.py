@@ -1,4 +1,4 @@
-"""The parts of FAENet after its embeddings: interactions, output blocks, decoders.
+"""Interaction blocks, output blocks and force decoders of FAENet.
 
 Parameter names follow upstream's state dicts, so that their weights load key by key.
 
