@@ -5,9 +5,9 @@
 
 Cu(111) slabs with CO, whose atoms move a little before every call; one thread; CPU time of ``atoms.get_forces()``,
 graph included. Calls of all potentials alternate, so that a busy machine slows all of them down, and medians are
-compared. ``--other`` is the folder of another checkout, e.g. of an earlier commit, measured in the same run. ``--peers``
-adds the potentials of the extra ``[peers]``; those that are not installed or cannot load their weights are skipped with
-a message.
+compared. ``--other`` is the folder of another checkout, e.g. of an earlier commit, measured in the same run.
+``--peers`` adds the potentials of the extra ``[peers]``; those that are not installed or cannot load their weights are
+skipped with a message.
 
 Rows are JSON: benchmark, case, atoms, metric, value, unit. Besides times there are ratios to the other checkout, the
 exponent of the cost between 200 and the largest number of atoms, steps of molecular dynamics per second and ns/day,
