@@ -68,9 +68,16 @@ class SchNetNetwork(nn.Module):
         self.schnet = SchNet(**asdict(size), cutoff=cutoff, interaction_graph=self.edges)
 
     def forward(
-        self, framed: FramedGraph, vectors: Tensor, distances: Tensor, distance_of_copy: Tensor | None
+        self,
+        framed: FramedGraph,
+        vectors: Tensor,
+        distances: Tensor,
+        distance_of_copy: Tensor | None,
+        *,
+        features: bool = False,
     ) -> NetworkOutput:
         """Energies of all copies; arguments as in :meth:`faenet_calc.network.faenet.FAENet.forward`."""
+        assert not features, "SchNet has no uncertainty, for which last-layer features are needed"
         per_copy = distances if distance_of_copy is None else distances.index_select(0, distance_of_copy)
         self.edges.edge_index, self.edges.distances = torch.stack([framed.neighbor, framed.centre]), per_copy
         numbers = framed.graph.atomic_numbers.index_select(0, framed.atom_of_node)
@@ -103,7 +110,7 @@ class SchNetPotential(Potential):
         trained_elements: tuple[int, ...] = (),
     ) -> None:
         nn.Module.__init__(self)  # Potential's own would build our network
-        self.size, self.metadata = size, {}
+        self.size, self.metadata, self.uncertainty = size, {}, None
         self.config = PotentialConfig(
             model=ModelConfig(cutoff=cutoff),
             frames=FramesConfig(kind="none", mode="one"),

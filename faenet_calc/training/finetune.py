@@ -121,6 +121,7 @@ def refitted(
         name=config.model.name,
         energy=config.energy,
         trained_elements=tuple(sorted({*kept, *dataset.numbers})),
+        domain=None,
     )
     fresh = Potential(settings)
     fresh.model = potential.model
