@@ -1,5 +1,7 @@
 """Writing structures: atomically, without replacing files unasked, with a warning about what a format cannot hold."""
 
+import glob
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -43,6 +45,8 @@ def refuse_existing(path: str | Path | None, *, overwrite: bool, hint: str = "gi
 def reserved(path: str | Path | None) -> Iterator[None]:
     """Reserve an output file for this process, by a lock file beside it that is removed afterwards.
 
+    Temporary folders that a killed process left beside the file are removed.
+
     Raises:
         InputError: Another process is writing the file, or its folder cannot be written to.
     """
@@ -63,6 +67,7 @@ def reserved(path: str | Path | None) -> Iterator[None]:
                 f"{path} cannot be written: {error.strerror} (folder {path.parent.resolve()}); choose another folder"
             ) from error
         stack.callback(_remove, lock)
+        _remove_leftovers(path)
         yield
 
 
@@ -124,6 +129,13 @@ def _format(path: str | Path) -> IOFormat:
         return ioformats[filetype(str(path), read=False)]
     except (UnknownFileTypeError, KeyError) as error:
         raise InputError(f"{path}: no file format with this name; use .extxyz, .traj, .cif, .json or .vasp") from error
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary folders of atomic writes to this file that were killed; the lock excludes running ones."""
+    for folder in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

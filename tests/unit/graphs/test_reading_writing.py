@@ -162,6 +162,16 @@ def test_an_output_is_reserved_for_one_process(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
+    names = [".out.extxyz.ab12cd34", ".out.extxyz.old", ".other.extxyz.ab12cd34"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "out.extxyz").write_text("half a struc")
+    with reserved(tmp_path / "out.extxyz"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
+
+
 def test_a_folder_without_write_permission():
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o555)

@@ -1,0 +1,193 @@
+"""The commands relax and md, killed or interrupted: what is saved, what is said, and that --resume ends the same."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from ase.build import bulk, fcc111
+from ase.io import read, write
+from click.testing import CliRunner
+
+from faenet_calc.cli import main
+from faenet_calc.simulate.trajectory import read_snapshots
+
+N_STRUCTURES = 6
+
+
+@pytest.fixture(scope="module")
+def model(repository):
+    return str(repository / "tests" / "data" / "emt-copper.safetensors")
+
+
+@pytest.fixture
+def slabs(tmp_path):
+    """A file with slabs whose atoms are off their places."""
+    structures = []
+    for seed in range(N_STRUCTURES):
+        structures.append(fcc111("Cu", (2, 2, 3), a=3.6, vacuum=5.0, periodic=True))
+        structures[-1].rattle(0.1, seed=seed)
+    write(tmp_path / "slabs.traj", structures)
+    return tmp_path / "slabs.traj"
+
+
+def relax_arguments(slabs, model, *more):
+    settings = ("--optimizer", "MDMin", "--fmax", "0.002", "--steps", "2000", "--dtype", "float64")
+    return ["relax", "-m", model, str(slabs), "-o", str(slabs.parent / "out.extxyz"), *settings, *more]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+# Imports once, then starts copies of itself that run the command. Each of the first N is killed at a random moment
+# after the folder has grown by a random number of bytes; the last one runs to the end.
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
+import faenet_calc.calculator.calculator, faenet_calc.simulate
+from faenet_calc.cli import main
+from ase.io import read
+folder, seed, n_kills, *arguments = sys.argv[1:]
+
+def start():
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        main(arguments)
+    return child
+
+def size():
+    return sum(f.stat().st_size for f in Path(folder).glob("steps/*.traj"))
+
+dice = random.Random(int(seed))
+for _ in range(int(n_kills)):
+    goal, child = size() + dice.randrange(20000), start()
+    while size() < goal and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        time.sleep(0.001)
+    time.sleep(dice.uniform(0.0, 0.01))
+    os.kill(child, signal.SIGKILL)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "the run was over before it could be killed"
+    out = Path(folder, "out.extxyz")
+    print(len(read(out, ":")) if out.exists() else 0)
+assert os.waitpid(start(), 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_relax_killed_at_random_moments_and_resumed(slabs, model, tmp_path, seed):
+    arguments = relax_arguments(slabs, model, "--trajectory", str(tmp_path / "steps"), "--resume")
+    command = [sys.executable, "-c", KILLER, str(tmp_path), str(seed), "12", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    counts = [int(line) for line in done.stdout.split()]
+    assert len(counts) == 12 and counts == sorted(counts), "structures were lost"
+    assert 0 < counts[-1] < N_STRUCTURES, "no kill between the first and the last structure"
+    killed = read(tmp_path / "out.extxyz", ":")
+    (tmp_path / "out.extxyz").unlink()
+    assert run(*relax_arguments(slabs, model)).exit_code == 0
+    straight = read(tmp_path / "out.extxyz", ":")
+    assert [a.info["source"] for a in killed] == [a.info["source"] for a in straight]
+    for ours, theirs in zip(killed, straight, strict=True):
+        assert ours.info["relax_converged"] and ours.info["relax_fmax"] <= 0.002
+        assert ours.get_potential_energy() == pytest.approx(theirs.get_potential_energy(), abs=1e-4)
+        assert np.abs(ours.positions - theirs.positions).max() < 0.01
+    assert not [path.name for path in tmp_path.rglob(".*")], "temporary files remain"
+
+
+def interrupted(arguments, ready):
+    """Standard error and exit code of a command that gets Ctrl-C when ``ready()``."""
+    command = [sys.executable, "-m", "faenet_calc", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not ready():
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+        return errors, process.returncode
+
+
+def test_ctrl_c_in_relax_saves_what_is_finished_and_says_how_to_continue(slabs, model, tmp_path):
+    out = tmp_path / "out.extxyz"
+    arguments = relax_arguments(slabs, model, "--trajectory", str(tmp_path / "steps"))
+    errors, code = interrupted(arguments, out.exists)
+    n_saved = len(read(out, ":"))
+    assert code == 1 and 1 <= n_saved < N_STRUCTURES
+    assert f"Interrupted: {n_saved} of {N_STRUCTURES} structures are finished" in errors
+    assert f"{n_saved} relaxed structures are saved in {out}" in errors
+    assert "Repeat the command with --resume to continue." in errors and "Traceback" not in errors
+    refused = run(*arguments)
+    assert refused.exit_code == 2 and "--resume continues it" in refused.stderr
+    before = [atoms.get_potential_energy() for atoms in read(out, ":")]
+    resumed = run(*arguments, "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert f"{N_STRUCTURES} structures in" in resumed.stdout
+    after = [atoms.get_potential_energy() for atoms in read(out, ":")]
+    assert len(after) == N_STRUCTURES and after[:n_saved] == pytest.approx(before, abs=1e-9)
+
+
+def test_ctrl_c_in_relax_without_output(slabs, model, tmp_path):
+    arguments = relax_arguments(slabs, model, "--log", str(tmp_path / "log"))
+    del arguments[4:6]
+    errors, code = interrupted(arguments, (tmp_path / "log").exists)
+    assert code == 1 and "nothing was saved. Use -o FILE" in errors
+
+
+def test_ctrl_c_in_md(slabs, model, tmp_path):
+    out = tmp_path / "run.traj"
+    settings = ("--ensemble", "nve", "--interval", "2", "--dtype", "float64")
+    arguments = ["md", "-m", model, f"{slabs}@0", *settings, "-o"]
+    errors, code = interrupted(
+        [*arguments, out, "--steps", "100000"], lambda: out.exists() and out.stat().st_size > 20_000
+    )
+    snapshots = read_snapshots(out)
+    step = 2 * (len(snapshots) - 1)
+    assert code == 1
+    assert f"{out} holds {len(snapshots)} snapshots up to step {step} of 100000" in errors and "--resume" in errors
+    assert run(*arguments, out, "--steps", step + 10, "--resume").exit_code == 0
+    straight = tmp_path / "straight.traj"
+    assert run(*arguments, straight, "--steps", step + 10).exit_code == 0
+    ours, theirs = read(out, ":"), read(straight, ":")
+    assert len(ours) == len(theirs)
+    assert np.array_equal(ours[-1].positions, theirs[-1].positions)
+
+
+def test_finished_structures_are_skipped_and_others_are_not(slabs, model):
+    def resume(*more):
+        result = run(*relax_arguments(slabs, model, "--resume", *more))
+        assert result.exit_code in (0, 3), result.output
+        lines = [line.split() for line in result.stdout.splitlines() if "slabs.traj@" in line]
+        return [line[3] != "-" for line in lines]  # whether time was spent
+
+    assert resume("--steps", "5") == [True] * N_STRUCTURES  # nothing is there to resume from
+    assert resume("--steps", "5") == [False] * N_STRUCTURES
+    assert resume("--fmax", "0.05") == [True] * N_STRUCTURES, "more steps are allowed now"
+    assert resume("--fmax", "0.05") == [False] * N_STRUCTURES
+    assert resume("--fmax", "0.01") == [True] * N_STRUCTURES, "a smaller force was asked for"
+
+
+def test_resume_refuses_files_of_other_runs(slabs, model, tmp_path):
+    out = tmp_path / "out.extxyz"
+    assert run(*relax_arguments(slabs, model, "--fmax", "0.1")).exit_code == 0
+    content = out.read_bytes()
+    for other in (["--frames", "one"], ["--cell"], ["--dtype", "float32"]):
+        result = run(*relax_arguments(slabs, model, "--resume", *other))
+        assert result.exit_code == 2 and "do not come from these inputs, this model and these settings" in result.stderr
+    moved = read(slabs, ":")
+    moved[0].positions[0] += 0.1
+    write(slabs, moved)
+    assert run(*relax_arguments(slabs, model, "--resume")).exit_code == 2
+    assert out.read_bytes() == content
+    precious = tmp_path / "precious.extxyz"
+    write(precious, bulk("Cu"))
+    content = precious.read_bytes()
+    result = run("relax", "-m", model, f"{slabs}@0", "-o", precious, "--resume")
+    assert result.exit_code == 2 and precious.read_bytes() == content
+    write(tmp_path / "out.cif", bulk("Cu"))
+    result = run("relax", "-m", model, f"{slabs}@0", "-o", tmp_path / "out.cif", "--resume")
+    assert result.exit_code == 2 and "use -o with .extxyz or .traj" in result.stderr
