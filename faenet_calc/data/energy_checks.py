@@ -55,7 +55,7 @@ def _residuals(facts: Sequence[Facts]) -> Floats:
 
 
 def _robust_z(values: Floats) -> Floats:
-    """[n] distance from the median in units of the width of the middle half, made to equal σ for a Gaussian."""
+    """[n] distance from the median in units of the interquartile range / 1.349 (σ of a normal distribution)."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     z: Floats = np.abs(values - middle) / max((high - low) / 1.349, 1e-12)
     return z
@@ -141,7 +141,7 @@ def mixed_units(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _in_other_unit(group: Sequence[Facts], factor: float) -> list[Facts]:
-    """The smaller part of a group whose energies per atom differ from the others by a factor; empty without such."""
+    """The smaller part of a group, if the energies per atom of its two parts differ by a factor; otherwise empty."""
     energies = np.array([fact.energy / fact.n_atoms for fact in group])
     if len(group) < 2 * _GAP_COUNT or not energies.all():
         return []
@@ -158,7 +158,7 @@ def _in_other_unit(group: Sequence[Facts], factor: float) -> list[Facts]:
 
 
 def _changed_meaning(known: Sequence[Facts]) -> Iterator[Finding]:
-    """Energies whose meaning follows an element or a file."""
+    """Energies whose meaning depends on the presence of an element or on the file."""
     found = find_break(known)
     if found is not None:
         yield from about(
@@ -213,7 +213,7 @@ def _plain_residuals(known: Sequence[Facts]) -> Floats:
 
 
 def _two_groups(values: Floats) -> tuple[NDArray[np.bool_], float] | None:
-    """Which values are above a wide gap, and how far the middles of both sides are apart; None without such a gap."""
+    """Mask of the values above a wide gap and the distance of the medians of both sides; None without such a gap."""
     if len(values) < 2 * _GAP_COUNT:
         return None
     ordered = np.sort(values)

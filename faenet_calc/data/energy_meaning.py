@@ -55,7 +55,7 @@ class Break:
 
 @dataclass(frozen=True, kw_only=True)
 class _Contrast:
-    """One side against the other: what was measured, what it leaves unexplained, and the element it is put down to."""
+    """Comparison of two parts: description, unexplained residual (eV per atom), and the element that is responsible."""
 
     words: str
     unexplained: float
@@ -63,7 +63,7 @@ class _Contrast:
 
 
 def find_break(known: Sequence[Facts]) -> Break | None:
-    """The change of meaning that explains most: from structures with an element, or of a file, to all others."""
+    """Find the change of meaning with the smallest residual, at the presence of an element or at a file."""
     usable = [fact for fact in known if fact.n_atoms >= _SMALLEST]
     if len(usable) < 2 * _FEWEST:
         return None
@@ -90,7 +90,7 @@ def _divisions(facts: Sequence[Facts], compositions: Integers) -> Iterator[tuple
 
 
 def _compare(compositions: Integers, energies: Floats, judged: NDArray[np.bool_]) -> _Contrast | None:
-    """How judged structures differ from what the others predict; None if they agree."""
+    """Compare the judged structures with the prediction from the others; None if they agree."""
     others = ~judged
     if others.sum() < _FEWEST:
         return None
@@ -129,7 +129,7 @@ def _size(values: Floats) -> float:
 
 
 def _without(values: Floats, columns: Floats) -> tuple[Floats, Floats]:
-    """What is left of values when the best combination of columns is taken off, and its coefficients."""
+    """Residual of a least-squares fit of values by columns, and its coefficients."""
     if not columns.shape[1]:
         return values, np.empty(0)
     coefficients = np.asarray(np.linalg.lstsq(columns, values, rcond=None)[0], dtype=np.float64)

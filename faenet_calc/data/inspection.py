@@ -52,9 +52,9 @@ class Facts:
         asymmetry: Largest weighted sum of directions to the neighbors of an atom; near 0 if symmetry forbids forces.
         n_zeroed: Fixed atoms whose forces were set to zero.
         n_zeroed_unmarked: Atoms that are not marked as fixed, with forces of exactly zero that break ΣF = 0.
-        closest: Smallest distance over the sum of covalent radii; inf without neighbours.
+        closest: Smallest distance over the sum of covalent radii; inf without neighbors.
         closest_distance: (Å) smallest distance.
-        n_isolated: Atoms without a neighbour within the cutoff.
+        n_isolated: Number of atoms without a neighbor within the cutoff.
         periodic: Number of periodic directions.
         has_cell: Whether any lattice vector is not zero.
         fingerprint: Equal for equal geometries (to 1 mÅ, any order of atoms).

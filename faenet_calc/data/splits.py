@@ -152,7 +152,7 @@ def _contents(dataset: "GraphDataset", indices: Integers) -> dict[str, set[str]]
 
 
 def _kind_of_structure(dataset: "GraphDataset", index: int) -> str:
-    """The file's own word ``kind``, or molecule, cluster, bulk, slab, slab with adsorbate by geometry."""
+    """The metadata key ``kind``, or molecule or cluster, bulk, slab, slab with adsorbate by geometry."""
     word = dataset.info(index).get("kind")
     if word is not None:
         return str(word)
@@ -184,7 +184,7 @@ def trajectories(dataset: "GraphDataset") -> Integers:
 
 
 def _continues(dataset: "GraphDataset", index: int) -> bool:
-    """Whether a structure looks like the next snapshot after the one before it."""
+    """Whether a structure continues the trajectory of the preceding one."""
     data, now, last = dataset.arrays, dataset.atoms_of(index), dataset.atoms_of(index - 1)
     if now.stop - now.start != last.stop - last.start or not np.array_equal(data["pbc"][index], data["pbc"][index - 1]):
         return False

@@ -199,7 +199,7 @@ class DatasetStats:
         energy_per_atom: (eV per atom) spread of the labels over the number of atoms.
         residual_per_atom: (eV per atom) spread after element references; its mae is the error of a trivial model.
         force_component: (eV/Å); its mae is the error of predicting no force.
-        neighbors: Cutoff (Å) → mean and largest number of neighbours.
+        neighbors: Cutoff (Å) → mean and largest number of neighbors.
         references: Symbol → eV per atom.
         references_unique: Whether compositions determine the references.
     """

@@ -75,20 +75,20 @@ class MuonAdamW:
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From the resume file."""
+        """Restore the state of both optimizers."""
         for part, stored in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(stored)
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum with orthogonal steps, for matrices; decoupled weight decay as in AdamW."""
+    """Momentum with orthogonalized steps for matrices; decoupled weight decay as in AdamW."""
 
     def __init__(self, parameters: list[Tensor], *, lr: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move the weights."""
+        """Update the weights."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is None:
@@ -101,7 +101,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """[n, m] about the nearest (semi-)orthogonal matrix: the same singular vectors, all singular values about one."""
+    """[n, m] approximately the nearest (semi-)orthogonal matrix: same singular vectors, singular values near one."""
     a, b, c = _NEWTON_SCHULZ
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.t() if tall else matrix

@@ -181,7 +181,7 @@ def prepare(
     )
     notes += [
         f"references (eV): {', '.join(f'{s} {v:.3f}' for s, v in normalization.references.items()) or 'none'}",
-        f"energy scale {normalization.scale:.4g} eV, mean neighbours {potential.config.model.mean_neighbors:.1f}, "
+        f"energy scale {normalization.scale:.4g} eV, mean neighbors {potential.config.model.mean_neighbors:.1f}, "
         f"{sum(p.numel() for p in potential.parameters()):,} parameters",
     ]
     return Prepared(
