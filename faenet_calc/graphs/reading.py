@@ -5,18 +5,25 @@ is read. A file whose name contains ``@`` is read by its full name. Every failur
 """
 
 import json
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ase import Atoms
+from ase.data import covalent_radii
 from ase.io import read
 from ase.io.formats import UnknownFileTypeError, filetype, string2index
 
 from faenet_calc.errors import InputError, message_of
 from faenet_calc.files import source_for_ase
 from faenet_calc.graphs.convert import validate
+from faenet_calc.graphs.neighbors import neighbor_list
+
+_BOHR_DISTANCES = (1.45, 2.3)
+"""Nearest distances in sums of covalent radii if Å are taken for Bohr: bonds and metallic contacts have 0.77–1.2."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,3 +156,21 @@ def check_structure(item: InputStructure) -> None:
         validate(item.atoms)
     except InputError as error:
         raise InputError(f"{item.name}: {error}") from error
+    if looks_like_bohr(item.atoms):
+        warnings.warn(
+            f"{item.name}: no two atoms are within bonding distance, as if the coordinates were in Bohr; if they are, "
+            "multiply positions and cell by 0.529177",
+            stacklevel=3,
+        )
+
+
+def looks_like_bohr(atoms: Atoms) -> bool:
+    """Whether every atom is about 1.9 times as far from its nearest neighbor as in a chemical bond."""
+    if len(atoms) < 3 and not atoms.pbc.all():
+        return False  # two atoms may well be apart on purpose
+    radius = covalent_radii[atoms.numbers]
+    low, high = _BOHR_DISTANCES
+    edges = neighbor_list(atoms.positions, atoms.cell.array, atoms.pbc, 2 * high * float(radius.max()))
+    nearest = np.full(len(atoms), np.inf)
+    np.minimum.at(nearest, edges.centre, edges.distance / (radius[edges.centre] + radius[edges.neighbor]))
+    return bool((nearest > low).all() and (nearest < high).all())

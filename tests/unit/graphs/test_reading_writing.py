@@ -8,7 +8,8 @@ import tempfile
 
 import numpy as np
 import pytest
-from ase.build import bulk, molecule
+from ase import Atoms
+from ase.build import bulk, fcc111, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read, write
 
@@ -183,3 +184,33 @@ def test_a_folder_without_write_permission():
                 pass
         finally:
             os.seteuid(os.getuid())
+
+
+def in_bohr(atoms):
+    atoms = atoms.copy()
+    atoms.set_cell(atoms.cell / 0.529177, scale_atoms=False)
+    atoms.positions /= 0.529177
+    return atoms
+
+
+REAL = {
+    **{name: molecule(name) for name in ("H2O", "CH4", "C6H6", "CH3OH", "SiH4")},
+    **{name: bulk(name) for name in ("Cu", "Pt", "Si", "Na", "Fe")},
+    "expanded Cu": bulk("Cu", a=4.2),
+    "Pt(111)": fcc111("Pt", (2, 2, 3), vacuum=8.0),
+    "dissociated N2": Atoms("N2", [[0, 0, 0], [0, 0, 2.3]]),
+    "gas": Atoms("H3", [[0, 0, 0], [0, 0, 6.0], [6.0, 0, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_coordinates_in_bohr_are_suspected(tmp_path, name):
+    path = tmp_path / "structure.traj"
+    write(path, REAL[name])
+    read_structures(path)  # no warning
+    write(path, in_bohr(REAL[name]))
+    if name in ("dissociated N2", "gas"):
+        read_structures(path)  # nothing to tell from
+    else:
+        with pytest.warns(UserWarning, match=r"structure\.traj: no two atoms are within bonding distance, .* Bohr"):
+            read_structures(path)
