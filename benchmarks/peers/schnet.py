@@ -74,10 +74,12 @@ class SchNetNetwork(nn.Module):
         distances: Tensor,
         distance_of_copy: Tensor | None,
         *,
+        weights: Tensor | None = None,
         features: bool = False,
     ) -> NetworkOutput:
         """Energies of all copies; arguments as in :meth:`faenet_calc.network.faenet.FAENet.forward`."""
-        assert not features, "SchNet has no uncertainty, for which last-layer features are needed"
+        if weights is not None or features:
+            raise NotImplementedError("SchNet has neither weighted messages nor last-layer features")
         per_copy = distances if distance_of_copy is None else distances.index_select(0, distance_of_copy)
         self.edges.edge_index, self.edges.distances = torch.stack([framed.neighbor, framed.centre]), per_copy
         numbers = framed.graph.atomic_numbers.index_select(0, framed.atom_of_node)

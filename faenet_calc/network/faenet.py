@@ -109,6 +109,7 @@ class FAENet(nn.Module):
         distances: Tensor,
         distance_of_copy: Tensor | None,
         *,
+        weights: Tensor | None = None,
         features: bool = False,
     ) -> NetworkOutput:
         """Energies and forces of all copies.
@@ -118,6 +119,7 @@ class FAENet(nn.Module):
             vectors: [n_edge_copies, 3] (Å) edge vectors in their frames.
             distances: [n_distances] (Å), each once for all copies that share it.
             distance_of_copy: [n_edge_copies] row of ``distances`` for each copy; None where they are per copy.
+            weights: [n_distances] factors of the messages; None for 1.
             features: Return last-layer features.
         """
         graph = framed.graph
@@ -125,10 +127,12 @@ class FAENet(nn.Module):
         h = h0.index_select(0, framed.atom_of_node)
 
         e = self.edge_embedding(vectors, distances, self.distance_expansion(distances), distance_of_copy)
-        cutoff = None
+        cutoff = None if weights is None else weights[:, None]
         if self.config.envelope_power:
-            cutoff = envelope(distances, self.config.cutoff, self.config.envelope_power)[:, None]
-            cutoff = cutoff if distance_of_copy is None else cutoff.index_select(0, distance_of_copy)
+            smooth = envelope(distances, self.config.cutoff, self.config.envelope_power)[:, None]
+            cutoff = smooth if cutoff is None else smooth * cutoff
+        if cutoff is not None and distance_of_copy is not None:
+            cutoff = cutoff.index_select(0, distance_of_copy)
         alpha = None if self.w_lin is None else self.w_lin(h)[:, 0]
         states = [h]
         for number, block in enumerate(self.interaction_blocks):

@@ -13,6 +13,7 @@ Metadata (all values are strings, as the format wants):
 Any damaged bit of weights or config is found on loading. No file is ever unpickled here.
 """
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ import faenet_calc
 from faenet_calc.errors import InputError
 from faenet_calc.files import write_atomically
 from faenet_calc.potential import shipped
-from faenet_calc.potential.config import PotentialConfig
+from faenet_calc.potential.config import PotentialConfig, RepulsionConfig
 from faenet_calc.potential.device import as_dtype, pick_device
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.uncertainty import LastLayerUncertainty
@@ -80,7 +81,11 @@ def save_potential(potential: Potential, path: str | Path, *, extra: Mapping[str
 
 @torch.inference_mode(False)
 def load_potential(
-    name_or_path: str | Path, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
+    name_or_path: str | Path,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    *,
+    repulsion: bool = True,
 ) -> Potential:
     """A potential ready for inference: evaluation mode, no gradients for its weights.
 
@@ -89,6 +94,7 @@ def load_potential(
             the original FAENet code (read without running code in it; ``faenet-calc convert`` has more options).
         device: None picks cuda, else mps, else cpu.
         dtype: "float32" or "float64"; None keeps the stored one.
+        repulsion: False switches the short-range repulsion of the checkpoint off.
 
     Raises:
         InputError: For a file that is missing, damaged, too new, or not a checkpoint.
@@ -101,6 +107,8 @@ def load_potential(
         potential = read_upstream(path)
     else:
         potential = _build(path, _read(path))
+    if not repulsion:
+        potential.config = dataclasses.replace(potential.config, repulsion=RepulsionConfig(kind="none"))
     if isinstance(name_or_path, str) and name_or_path in shipped.names():
         potential.metadata["name"] = name_or_path
     if chosen.type == "mps" and (kind or potential.dtype) == torch.float64:
@@ -184,6 +192,8 @@ def _build(path: Path, content: _Content) -> Potential:
         )
     described = _describe(path, metadata)
     config = from_mapping(PotentialConfig, described["config"], source=str(path))
+    if "repulsion" not in described["config"] and config.frames.kind == "lattice" and config.forces == "gradient":
+        config = dataclasses.replace(config, repulsion=RepulsionConfig(kind="zbl"))
     with torch.random.fork_rng(devices=[]):
         potential = Potential(config)
     prefix = "uncertainty."

@@ -56,6 +56,33 @@ class NormalizationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RepulsionConfig:
+    """Short-range repulsion between atoms (see :mod:`faenet_calc.potential.repulsion`).
+
+    Distances are fractions of the length of a short bond between the two elements.
+
+    Attributes:
+        kind: ``zbl``, or ``none`` for the bare network.
+        outer: Where the repulsion begins to act.
+        inner: Where it has replaced the network.
+        crowding_outer: Where two metal atoms begin to count as crowded, as a fraction of the distance of neighbors in
+            the close-packed metals.
+        crowding_inner: Where one such neighbor is enough to remove an atom from the network.
+    """
+
+    kind: Literal["none", "zbl"] = "none"
+    outer: float = 0.9
+    inner: float = 0.6
+    crowding_outer: float = 0.92
+    crowding_inner: float = 0.7
+
+    def __post_init__(self) -> None:
+        for inner, outer in ((self.inner, self.outer), (self.crowding_inner, self.crowding_outer)):
+            if not 0 < inner < outer < 1:
+                raise ValueError(f"repulsion: a range of [{inner}, {outer}], expected 0 < inner < outer < 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PotentialConfig:
     """Everything but the weights of a potential.
 
@@ -73,6 +100,7 @@ class PotentialConfig:
     graph: GraphConfig = field(default_factory=GraphConfig)
     energy: EnergyConfig = field(default_factory=EnergyConfig)
     normalization: NormalizationConfig = field(default_factory=NormalizationConfig)
+    repulsion: RepulsionConfig = field(default_factory=RepulsionConfig)
     forces: ForceKind = "gradient"
     forces_on_free_atoms_only: bool = False
     supported_elements: tuple[int, ...] = ()

@@ -22,6 +22,7 @@ from faenet_calc.network.faenet import FAENet, NetworkOutput
 from faenet_calc.potential.capabilities import Request
 from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
 from faenet_calc.potential.prediction import Prediction
+from faenet_calc.potential.repulsion import CloseContacts, close_contacts
 from faenet_calc.potential.uncertainty import FORCE_DRAWS, LastLayerUncertainty
 
 DEFAULT_BYTES = {"cpu": 384 << 20, "cuda": 4 << 30, "mps": 2 << 30}
@@ -53,6 +54,7 @@ class _Geometry:
         vectors: [n_edges, 3] (Å).
         frames: The frames of every structure.
         separate_copies: Whether the edges of different frames are kept apart.
+        contacts: Edges where the repulsion acts; None if there are none.
     """
 
     graph: AtomGraph
@@ -61,6 +63,7 @@ class _Geometry:
     vectors: Tensor
     frames: Frames
     separate_copies: bool
+    contacts: CloseContacts | None
 
     @cached_property
     def framed(self) -> FramedGraph:
@@ -124,15 +127,10 @@ def forward(
         geometry = _geometry(config, graph, request, generator, in_one_graph)
         if in_one_graph:
             output, copies = _run(
-                model,
-                geometry.framed,
-                geometry.vectors,
-                geometry.frames.rotation,
-                geometry.pairs,
-                features=request.features,
+                model, geometry, geometry.framed, geometry.vectors, geometry.frames.rotation, features=request.features
             )
             network = _NetworkPass(output=output, copies=copies)
-        elif (engine := engine_for(model)) is not None:
+        elif geometry.contacts is None and (engine := engine_for(model)) is not None:
             network = _run_engine(engine, model, config, geometry, request)
         else:
             network = _run_in_parts(model, config, geometry, request, memory_bytes)
@@ -186,15 +184,16 @@ def _geometry(
         vectors=vectors,
         frames=frames,
         separate_copies=request.gradient_spread,
+        contacts=close_contacts(config.repulsion, graph, vectors),
     )
 
 
 def _run(
     model: FAENet,
+    geometry: _Geometry,
     framed: FramedGraph,
     vectors: Tensor,
     rotation: Tensor,
-    pairs: tuple[Tensor, Tensor] | None,
     *,
     features: bool,
 ) -> tuple[NetworkOutput, Tensor]:
@@ -202,24 +201,28 @@ def _run(
 
     Args:
         model: The network.
+        geometry: The structures.
         framed: The structures copied into the frames.
-        vectors: [n_edges, 3] (Å).
+        vectors: [n_edges, 3] (Å), those of the geometry or leaves in their place.
         rotation: [n_frames, 3, 3].
-        pairs: As in :class:`_Geometry`.
         features: Whether the output has last-layer features.
 
     Returns:
         tuple: The output and the edge vectors of the copies [n_edge_copies, 3] (Å), not yet rotated.
     """
-    dtype = next(model.parameters()).dtype
+    dtype, contacts = next(model.parameters()).dtype, geometry.contacts
     copies = vectors.index_select(0, framed.edge_of_copy)
     in_frame = into_frame(copies, rotation.index_select(0, framed.frame_of_edge)).to(dtype)
-    distinct, row = copies, None
-    if pairs is not None:
-        pair_of_edge, edge_of_pair = pairs
+    if geometry.pairs is None:
+        distinct, row = copies, None
+        weights = None if contacts is None else contacts.message_weights(copies, framed)
+    else:
+        pair_of_edge, edge_of_pair = geometry.pairs
         distinct, row = vectors.index_select(0, edge_of_pair), pair_of_edge.index_select(0, framed.edge_of_copy)
+        weights = None if contacts is None else contacts.message_weights(vectors, geometry.graph)[edge_of_pair]
     distances = torch.linalg.vector_norm(distinct, dim=1).to(dtype)
-    output: NetworkOutput = model(framed, in_frame, distances, row, features=features)
+    weights = None if weights is None else weights.to(dtype)
+    output: NetworkOutput = model(framed, in_frame, distances, row, weights=weights, features=features)
     return output, copies
 
 
@@ -274,7 +277,7 @@ def _run_in_parts(
         framed = geometry.framed if len(parts) == 1 else copy_into_frames(graph, frames.graph[part])
         part_vectors = vectors.detach().requires_grad_(differentiate)
         part_rotation = rotation[part].detach().requires_grad_(differentiate)
-        output, copies = _run(model, framed, part_vectors, part_rotation, geometry.pairs, features=request.features)
+        output, copies = _run(model, geometry, framed, part_vectors, part_rotation, features=request.features)
         outputs.append(output.detach())
         if not differentiate:
             continue
@@ -320,14 +323,17 @@ def _averages(
     energy_of_copy = output.energy.to(graph.positions.dtype) * normalization.scale
     averaged = _average(frames, energy_of_copy, graph.n_graphs)
     references = _table(normalization.reference_table).to(graph.cell).index_select(0, graph.atomic_numbers)
-    energy = averaged + normalization.shift + graph.sum_over_atoms(references)
+    fixed = references  # energies of atoms that do not depend on the frame
+    if geometry.contacts is not None:
+        fixed = references + geometry.contacts.energies(graph, geometry.vectors)
+    energy = averaged + normalization.shift + graph.sum_over_atoms(fixed)
     result: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom, "energy": energy}
     if "energies" in wanted and output.node_energy is not None:
         framed = geometry.framed
         weight = frames.weight[framed.frame_of_node] * normalization.scale
         weighted = output.node_energy.to(energy.dtype) * weight
         share = (normalization.shift / graph.atoms_per_graph.to(energy.dtype))[graph.graph_of_atom]
-        result["energies"] = (references + share).index_add(0, framed.atom_of_node, weighted)
+        result["energies"] = (fixed + share).index_add(0, framed.atom_of_node, weighted)
     if "energy_frame_std" in wanted:
         deviation = (energy_of_copy - averaged[frames.graph]).square()
         result["energy_frame_std"] = _average(frames, deviation, graph.n_graphs).sqrt()
@@ -339,6 +345,8 @@ def _averages(
         result["direct_forces"] = forces.new_zeros(graph.n_atoms, 3).index_add(0, framed.atom_of_node, weighted)
         if "forces_frame_std" in wanted:
             result["forces_frame_std"] = _spread(geometry, forces)
+        if geometry.contacts is not None:
+            result["direct_forces"] = result["direct_forces"] + geometry.contacts.forces(graph, geometry.vectors)
     return result
 
 
@@ -390,7 +398,7 @@ def _forces_uncertainty(
         energy_only = dataclasses.replace(request, gradient=True, stress=False, gradient_spread=False)
         geometry = _geometry(config, graph, energy_only, generator, True)
         output, _ = _run(
-            model, geometry.framed, geometry.vectors, geometry.frames.rotation, geometry.pairs, features=True
+            model, geometry, geometry.framed, geometry.vectors, geometry.frames.rotation, features=True
         )
         features = _atom_features(geometry, output).sum(dim=0)
         squares = graph.positions.new_zeros(graph.n_atoms)
@@ -404,6 +412,8 @@ def _derivatives(geometry: _Geometry, network: _NetworkPass, energy: Tensor, req
     """Gradient forces, stress and the spread of gradient forces from derivatives with respect to edges and frames."""
     graph, frames, grad_vectors = geometry.graph, geometry.frames, network.grad_vectors
     assert grad_vectors is not None and network.grad_rotation is not None
+    if geometry.contacts is not None:
+        grad_vectors = grad_vectors + geometry.contacts.gradient(graph, geometry.vectors)
     grad_positions = grad_vectors.new_zeros(graph.n_atoms, 3).index_add_(0, graph.neighbor, grad_vectors)
     grad_positions.index_add_(0, graph.centre, grad_vectors, alpha=-1)
     grad_strain: Tensor | None = None

@@ -6,7 +6,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.frames.config import FramesConfig
 from faenet_calc.graphs.config import GraphConfig
 from faenet_calc.network.config import AtomEmbeddingConfig, DecoderConfig, ModelConfig
-from faenet_calc.potential.config import EnergyConfig, ForceKind, PotentialConfig
+from faenet_calc.potential.config import EnergyConfig, ForceKind, PotentialConfig, RepulsionConfig
 
 _NEIGHBORS_IN_COPPER = 42.0  # within the default cutoff; training replaces it by the mean of its data
 
@@ -121,7 +121,8 @@ def preset(name: str) -> PotentialConfig:
     frames) from the authors' released configurations.
     """
     if name in _MODERN:
-        return PotentialConfig(model=ModelConfig(mean_neighbors=_NEIGHBORS_IN_COPPER, **_MODERN[name]))
+        model = ModelConfig(mean_neighbors=_NEIGHBORS_IN_COPPER, **_MODERN[name])
+        return PotentialConfig(model=model, repulsion=RepulsionConfig(kind="zbl"))
     if name in _PAPER:
         return _PAPER[name]
     raise InputError(f"preset={name!r} is not known; choose one of {', '.join(PRESETS)}")

@@ -1,5 +1,6 @@
 """The self-test of a potential: a table of laws, numbers and verdicts."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.graphs.convert import infer_tags
 from faenet_calc.potential.potential import Potential
 from faenet_calc.testing import laws
+from faenet_calc.testing.repulsion import approach_curve, compression_curve, dimer_curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,7 @@ def check_potential(
     batch = laws.batch_deviation(exact, list(chosen.values()))
     rows.append(_row("batch = each alone", f"{len(chosen)} structures", batch.energy_per_atom, 1e-9, "eV/atom"))
     rows.append(_row("cutoff step", "dimer", cutoff_step(exact), 1e-6, "eV"))
+    rows += _repulsion_rows(exact, chosen)
     if nve_steps:
         largest = max(chosen, key=lambda key: len(chosen[key]))
         drift = nve_drift(exact, chosen[largest], steps=nve_steps)
@@ -230,6 +233,27 @@ def _description_rows(exact: Potential, name: str, atoms: Atoms) -> list[CheckRo
         boxed.pbc = True
         difference = float(exact.predict(boxed, ("energy",)).energy[0]) - energy
         rows.append(_row("molecule in a box - free", name, abs(difference) / len(atoms), None, "eV/atom"))
+    return rows
+
+
+def _repulsion_rows(exact: Potential, chosen: Mapping[str, Atoms]) -> list[CheckRow]:
+    """Rises of the energy where atoms that are pushed together must repel; for information without repulsion."""
+    limit = None if exact.config.repulsion.kind == "none" else 0.05
+    present = {int(z) for atoms in chosen.values() for z in atoms.numbers}
+    symbols = [elements.symbol(z) for z in exact.config.trained_elements or sorted(present)]
+    rows = [
+        _row("repulsion of pairs from 0.2 Å", f"{first}-{second}", dimer_curve(exact, first, second).rise, limit, "eV")
+        for first, second in itertools.combinations_with_replacement(symbols, 2)
+    ]
+    for name, atoms in chosen.items():
+        if not atoms.pbc[:2].all():
+            continue
+        if atoms.cell[2, 2] > np.ptp(atoms.positions[:, 2]) + exact.cutoff:
+            for symbol in [symbol for symbol in ("H", "C", "N", "O") if symbol in symbols]:
+                rise = approach_curve(exact, atoms, symbol).rise
+                rows.append(_row("repulsion above a surface atom", f"{symbol} on {name}", rise, limit, "eV"))
+        elif atoms.pbc.all() and len(set(atoms.numbers)) == 1:
+            rows.append(_row("repulsion in compressed cells", name, compression_curve(exact, atoms).rise, limit, "eV"))
     return rows
 
 
