@@ -397,9 +397,7 @@ def _forces_uncertainty(
     with torch.enable_grad():
         energy_only = dataclasses.replace(request, gradient=True, stress=False, gradient_spread=False)
         geometry = _geometry(config, graph, energy_only, generator, True)
-        output, _ = _run(
-            model, geometry, geometry.framed, geometry.vectors, geometry.frames.rotation, features=True
-        )
+        output, _ = _run(model, geometry, geometry.framed, geometry.vectors, geometry.frames.rotation, features=True)
         features = _atom_features(geometry, output).sum(dim=0)
         squares = graph.positions.new_zeros(graph.n_atoms)
         for error in draws.to(features.dtype) @ features:
