@@ -1,37 +1,135 @@
-"""Relax CO on Cu(111): energies, adsorption energy, bond lengths, a picture and a trajectory (`make demo`).
+"""Find the preferred adsorption site of CO on Cu(111): energies, a picture and a report (`make demo`).
 
 python examples/relax_co_cu111.py [--quick] [--out FOLDER]
 """
 
 import argparse
+import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 from ase import Atoms
-from ase.build import add_adsorbate, bulk, fcc111, molecule
-from ase.constraints import FixAtoms
+from ase.build import fcc111, molecule
+from ase.data import covalent_radii
+from ase.data.colors import jmol_colors
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 
-from faenet_calc import FAENetCalculator, relax
+from faenet_calc import FAENetCalculator, screen
+from faenet_calc.reports.screening import write_screening_report
+from faenet_calc.screening.adsorbates import Adsorbate
+from faenet_calc.screening.results import Row
+from faenet_calc.screening.screen import ScreenResult
+from faenet_calc.screening.store import ScreenStore
+from faenet_calc.screening.surfaces import Slab, relaxed_bulk, standard_slab
+from faenet_calc.screening.worker import RelaxSettings
+from faenet_calc.simulate.trajectory import read_snapshots
+
+SITE_COLORS = {"top": "#4477aa", "bridge": "#ee6677", "fcc": "#228833", "hcp": "#aa3377"}
+HALF_WIDTH_A = 5.2  # Å, half the width of a drawn view
+TILT_DEG = 30.0
+RESOLVED_EV = 0.1  # eV, smaller differences between sites are not reliable (card of metals-m)
 
 
-def draw(before: Atoms, after: Atoms, path: Path) -> None:
-    """Draw side and top views before and after the relaxation."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise SystemExit("The picture needs matplotlib: pip install matplotlib") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from ase.visualize.plot import plot_atoms
+def tilted_co() -> Adsorbate:
+    """CO that binds through carbon, tilted away from the surface normal: an upright start could not leave its site."""
+    atoms = molecule("CO")
+    atoms.positions -= atoms.positions[1]  # carbon at the origin
+    atoms.rotate(atoms.positions[0], "z")
+    atoms.rotate(TILT_DEG, "y")
+    return Adsorbate(name="CO", atoms=atoms, binding=(1,))
 
-    figure, axes = plt.subplots(2, 2, figsize=(8, 8))
-    for column, (title, atoms) in enumerate({"before": before, "after": after}.items()):
-        for row, (view, rotation) in enumerate({"side": "-90x", "top": ""}.items()):
-            plot_atoms(atoms, axes[row, column], rotation=rotation)
-            axes[row, column].set_title(f"{title}, {view}")
-            axes[row, column].set_axis_off()
-    figure.savefig(path, dpi=120, bbox_inches="tight")
-    plt.close(figure)
+
+def print_energies(rows: list[Row], result: ScreenResult, snapshots: dict[str, list[Atoms]]) -> None:
+    """Print where each relaxation started and ended, and its adsorption energy."""
+    print(f"\n{'start':<8}{'end':<8}{'E_ads/eV':>9}{'± /eV':>8}{'steps':>7}{'C-O/Å':>8}{'C-Cu/Å':>8}  notes")
+    for row in rows:
+        atoms = snapshots[row.key][-1]
+        carbon, oxygen = len(atoms) - 1, len(atoms) - 2
+        copper = atoms.get_distances(carbon, range(len(atoms) - 2), mic=True).min()
+        uncertainty = "–" if row.uncertainty is None else f"{row.uncertainty:.3f}"
+        notes = [*row.anomalies, *([] if row.converged else ["not converged"])]
+        notes += ["same minimum as above"] if row.duplicate_of else []
+        print(
+            f"{kind(row.site):<8}{row.final_site:<8}{row.adsorption_energy:>9.3f}{uncertainty:>8}{row.n_steps:>7}"
+            f"{atoms.get_distance(carbon, oxygen):>8.3f}{copper:>8.3f}  {', '.join(notes) or 'none'}"
+        )
+    print("E_ads = E(slab + CO) - E(slab) - E(CO gas)")
+    print(f"gas reference: E(CO) = {result.gas.energies['CO']:.3f} eV, relaxed with the same model")
+
+
+def kind(site: str) -> str:
+    """Kind of a site without its number: ``top-0`` is ``top``."""
+    return site.rsplit("-", 1)[0]
+
+
+def draw(rows: list[Row], snapshots: dict[str, list[Atoms]], path: Path) -> None:
+    """Draw adsorption energies along the relaxations, and the preferred site before and after."""
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1))
+    axis = left.subplots()
+    for row in rows:
+        images = snapshots[row.key]
+        total = np.array([atoms.get_potential_energy() for atoms in images])
+        energies = total - total[-1] + row.adsorption_energy
+        name = kind(row.site)
+        moved = "" if name == row.final_site else f" → {row.final_site}"
+        label = f"{name}{moved}: {row.adsorption_energy:.2f} eV".replace("-", "\N{MINUS SIGN}")
+        axis.plot(energies, "--" if name == "hcp" else "-", color=SITE_COLORS[name], lw=2, zorder=3, label=label)
+        axis.plot(len(energies) - 1, energies[-1], "o", color=SITE_COLORS[name], zorder=3)
+    axis.axhline(0, color="0.6", lw=1, ls="--")
+    axis.annotate("clean slab + CO gas", (1, 0), (-4, 4), ("axes fraction", "data"), "offset points", ha="right")
+    axis.set(
+        xlabel="optimizer step", ylabel="adsorption energy (eV)", title="CO on Cu(111), four sites relaxed together"
+    )
+    axis.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.65))
+    axis.spines[["top", "right"]].set_visible(False)
+
+    best = rows[0]
+    right.suptitle(f"Most stable site: {best.final_site}")
+    for column, (title, atoms) in enumerate(
+        {"before": snapshots[best.key][0], "after": snapshots[best.key][-1]}.items()
+    ):
+        drawn = centred(atoms)
+        for number, (view, axes) in enumerate({"side": (0, 2, 1), "top": (0, 1, 2)}.items()):
+            place = right.add_subplot(2, 2, 1 + column + 2 * number)
+            draw_view(place, drawn, axes)
+            place.set_title(f"{title}, {view} view", fontsize=10)
+    figure.savefig(path, dpi=110)
+
+
+def centred(atoms: Atoms) -> Atoms:
+    """The structure with its carbon atom at the origin of the plane, repeated to fill the view."""
+    drawn = Atoms(atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=(True, True, False))
+    adsorbate = drawn[-2:]
+    slab = drawn[:-2].repeat((3, 3, 1))
+    slab.positions -= drawn.cell[0] + drawn.cell[1]  # the copy with the adsorbate is in the middle
+    together = slab + adsorbate
+    together.positions[:, :2] -= drawn.positions[-1, :2]
+    return together
+
+
+def draw_view(axis: Axes, atoms: Atoms, axes: tuple[int, int, int]) -> None:
+    """Draw atoms as circles from far to near, projected on the first two of three Cartesian axes."""
+    across, up, depth = axes
+    toward = atoms.positions[:, depth] * (-1 if depth == 1 else 1)  # a side view looks along +y
+    inside = np.abs(atoms.positions[:, across]) < HALF_WIDTH_A + 1.5
+    if depth == 1:  # without the atoms that would hide the adsorbate
+        inside &= (atoms.positions[:, 1] > -1.0) & (atoms.positions[:, 1] < HALF_WIDTH_A)
+    for index in np.flatnonzero(inside)[np.argsort(toward[inside], kind="stable")]:
+        number = atoms.numbers[index]
+        far = (toward[inside].max() - toward[index]) / np.ptp(toward[inside])
+        color = (1 - 0.55 * far) * jmol_colors[number] + 0.55 * far
+        center = atoms.positions[index, [across, up]]
+        radius = 0.88 * covalent_radii[number]
+        axis.add_patch(Circle(center, radius, facecolor=color, edgecolor="0.25", lw=0.6))
+    top = atoms.positions[:, up].max() + 1.0
+    low = top - 1.6 * HALF_WIDTH_A if depth == 1 else -0.8 * HALF_WIDTH_A
+    axis.set(xlim=(-HALF_WIDTH_A, HALF_WIDTH_A), ylim=(low, low + 1.6 * HALF_WIDTH_A), aspect="equal")
+    axis.set_xticks([])
+    axis.set_yticks([])
 
 
 def main() -> None:
@@ -39,38 +137,34 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller slab")
     parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for files")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    folder = args.out / "co_cu111"
+    shutil.rmtree(folder, ignore_errors=True)  # results of an earlier demo
 
     calc = FAENetCalculator()
     print(f"model {calc.info['names'][0]}: {calc.energy_kind} energies, {calc.level_of_theory}")
-    lattice = relax(bulk("Cu"), calc, relax_cell=True, fmax=0.01).atoms.cell.cellpar()[0] * np.sqrt(2)
-    clean = fcc111("Cu", (2, 2, 3) if args.quick else (3, 3, 4), a=lattice, vacuum=8.0)
-    layers = clean.get_tags()  # counted from the top
-    clean.set_constraint(FixAtoms(mask=layers >= layers.max() - 1))
-    clean.set_tags(np.where(layers == 1, 1, 0))  # 0 sub-surface, 1 surface, 2 adsorbate
-    start = clean.copy()
-    add_adsorbate(start, molecule("CO", tags=[2, 2]), height=2.1, position=clean.positions[-1, :2], mol_index=1)
+    lattice = relaxed_bulk("Cu", calc).cell.cellpar()[0] * np.sqrt(2)
+    layers = fcc111("Cu", (2, 2, 3) if args.quick else (3, 3, 3), a=lattice, vacuum=8.0)
+    slab = Slab(name="Cu(111)", atoms=standard_slab(layers), source="ase.build.fcc111")
+    print(f"{slab.name} slab with {len(layers)} atoms, lattice constant {lattice:.3f} Å (relaxed)")
+    settings = RelaxSettings(fmax=0.1 if args.quick else 0.03, one_frame_first=False)  # record every step
+    result = screen([slab], [tilted_co()], folder, calculator=calc, settings=settings, rotations=1)
+    seconds = time.perf_counter() - start
 
-    slab = relax(clean, calc)
-    gas = relax(molecule("CO"), calc)
-    trajectory = args.out / "co_cu111.traj"
-    result = relax(start, calc, fmax=0.03, trajectory=trajectory, overwrite=True, progress=True)
-
-    carbon, oxygen = len(start) - 1, len(start) - 2
-    first = calc.get_potential_energy(start)
-    to_copper = result.atoms.get_distances(carbon, range(len(clean)), mic=True).min()
-    print(f"{len(start)} atoms, lattice constant of Cu {lattice:.3f} Å")
-    print(f"energy before         {first:12.4f} eV")
-    print(f"energy after          {result.energy:12.4f} eV  ({result.n_steps} steps, {result.wall_s:.1f} s)")
-    print(f"converged             {result.converged!s:>12}     (largest force {result.fmax:.4f} eV/Å)")
-    print(f"adsorption energy     {result.energy - slab.energy - gas.energy:12.4f} eV")
-    print(f"C-O distance          {result.atoms.get_distance(carbon, oxygen):12.3f} Å")
-    print(f"C-Cu distance         {to_copper:12.3f} Å")
-    print(f"anomalies             {', '.join(result.anomalies) or 'none':>12}")
-    if "energy_frame_std" in calc.implemented_properties:
-        print(f"spread over frames    {1000 * calc.get_property('energy_frame_std', result.atoms):12.2f} meV")
-    draw(start, result.atoms, args.out / "co_cu111.png")
-    print(f"wrote {trajectory} and {args.out / 'co_cu111.png'}")
+    store = ScreenStore(folder)
+    snapshots = {row.key: read_snapshots(store.trajectory(row.key)) for row in result.rows}
+    rows = [row for row in result.rows if row.error is None]
+    print_energies(rows, result, snapshots)
+    best = rows[0]
+    close = {row.final_site for row in rows if row.adsorption_energy < best.adsorption_energy + RESOLVED_EV}
+    print(f"\nmost stable site: {best.final_site} ({seconds:.0f} s for bulk, slab, gas and {len(rows)} relaxations)")
+    print(
+        f"not distinguished from it, within {RESOLVED_EV} eV: {', '.join(sorted(close - {best.final_site})) or 'none'}"
+    )
+    print("PBE, which the model approximates, prefers the hollows; experiments find CO on top of Cu atoms.")
+    picture = args.out / "co_cu111.png"
+    draw(rows, snapshots, picture)
+    print(f"wrote {picture} (picture) and {write_screening_report(folder)} (report, open it in a browser)")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ YAML = sorted([*REPOSITORY.glob("examples/**/*.y*ml"), *REPOSITORY.glob("pretrai
 EXAMPLES = {
     "single_point.py": (["eV/Å", "Cu(111)", "stress"], ["single_point.txt"]),
     "relax_co_cu111.py": (
-        ["energy before", "energy after", "adsorption energy", "C-O distance", "C-Cu distance", "anomalies"],
-        ["co_cu111.png", "co_cu111.traj"],
+        ["top", "bridge", "fcc", "hcp", "E_ads", "gas reference: E(CO)", "most stable site"],
+        ["co_cu111.png", "co_cu111/report.html", "co_cu111/results.csv"],
     ),
     "adsorption_sites.py": (["ASE", "pymatgen", "ontop", "hollow", "E_ads"], ["adsorption_sites.extxyz"]),
     "neb_diffusion.py": (["barrier", "hcp - fcc"], ["neb_diffusion.png"]),
