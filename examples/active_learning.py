@@ -21,7 +21,7 @@ from ase.io import read
 
 from faenet_calc import FAENetCalculator, run_md
 from faenet_calc.graphs.writing import write_structures
-from faenet_calc.labelling.labels import build_calculator
+from faenet_calc.labelling.calculators import build_calculator
 from faenet_calc.labelling.recipe import CalculatorConfig
 from faenet_calc.simulate.md import MDStoppedWarning
 from faenet_calc.training.config_file import read_config
@@ -105,7 +105,7 @@ def main() -> None:
     vars(args).update(QUICK if args.quick else {})
     args.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore", MDStoppedWarning)  # stopping is intended
-    reference = build_calculator(CalculatorConfig(factory=args.calculator))
+    reference = build_calculator(CalculatorConfig(factory=args.calculator), trust_code=True)
     start = fcc111("Cu", (2, 2, 3), a=3.6, vacuum=8.0, periodic=True)
     add_adsorbate(start, "Cu", 2.0, "fcc")
     start = read(args.start) if args.start else start
