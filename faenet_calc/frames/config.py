@@ -8,12 +8,15 @@ from faenet_calc.errors import InputError
 FrameKind = Literal["lattice", "pca3d", "pca2d", "none", "augment3d", "augment2d"]
 
 FrameMode = Literal["one", "pair", "all", "exact", "stochastic"]
-"""How many frames of a structure are averaged. With lattice frames every deterministic mode is exact under rotation,
-translation, permutation, periodic images and supercells, and its forces are the exact gradient. Besides that,
+"""How many frames of a structure are averaged. With lattice frames every deterministic mode is exact under rotation and
+reflection of atoms and cell together, translation, permutation, periodic images and supercells, and its forces are the
+exact gradient. Besides that,
 
-- ``one`` (1 frame) has no further symmetry and is the fastest;
-- ``pair`` (2 frames, U and its mirror image with e3 → -e3) is exact under reflection;
-- ``all`` (8 frames, all signs of the axes) is exact under reflection and if a cell vector changes its sign;
+- ``one`` (1 frame) has no further symmetry and is the fastest; without a third cell vector it is not exact under
+  reflection;
+- ``pair`` (2 frames, U and -U) is exact under inversion of the atoms in the same cell: forces vanish at centers of
+  inversion, and inversion-related sites are equivalent. The two frames share most of their cost;
+- ``all`` (8 frames, all signs of the axes) is also exact if a cell vector changes its sign;
 - ``exact`` (40 for slabs, 120 for bulk) also makes the dependence on the choice of cell vectors vanishingly small for
   slabs and small for bulk;
 - ``stochastic`` (1 random frame) is for training.

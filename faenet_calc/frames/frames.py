@@ -163,19 +163,28 @@ def _pca_rotations(graph: AtomGraph, config: FramesConfig, mode: FrameMode) -> T
     return flips[:, :2] if mode == "pair" else flips
 
 
-def _sign_choices(mode: FrameMode, proper: bool) -> Tensor:
-    """[k, 3, 3] sign matrices of a lattice frame: the identity, for ``pair`` with e3 → -e3, or all of them.
-
-    The axes are right-handed, so a reflection of the structure turns U into its mirror image U diag(1, 1, -1) up to a
-    rotation: these two frames are closed under O(3), which U and -U are not. If ``proper``, e2 changes its sign too.
-    """
-    flips = lattice.sign_flips(proper)
-    return {"one": flips[:1], "pair": flips[:2]}.get(mode, flips)
-
-
 def _lattice_frames(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) -> Frames:
-    axes = lattice.lattice_axes(cell, special)
-    return _uniform(axes[:, None] @ _sign_choices(mode, proper).to(axes)[None])
+    """Lattice frames of cells [n_graphs, 3, 3] in a mode other than ``exact``."""
+    axes = lattice.lattice_axes(cell, special, proper=proper)
+    return _uniform(axes[:, None] @ _sign_choices(cell, special, mode, proper))
+
+
+def _sign_choices(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) -> Tensor:
+    """[n_graphs, k, 3, 3] sign matrices of lattice frames: the identity, for ``pair`` with the inverse, or all.
+
+    A cell without handedness (two periodic directions and no third vector) has the mirror image e3 → -e3 instead of the
+    inverse, which keeps its two frames closed under O(3). Where only rotations are allowed, e2 changes its sign too.
+    """
+    flips = lattice.sign_flips(proper).to(cell)
+    if mode == "one":
+        flips = flips[:1]
+    choices = flips.expand(len(cell), *flips.shape)
+    if mode != "pair":
+        return choices
+    other = choices[:, 1]
+    if not proper:
+        other = torch.where(lattice.has_handedness(cell, special)[:, None, None], choices[:, -1], other)
+    return torch.stack([choices[:, 0], other], dim=1)
 
 
 @functools.lru_cache(maxsize=16)  # in simulations the cell is often the same at every step
@@ -212,13 +221,11 @@ def _frames_of_one(
     """Rotations [k, 3, 3] and weights [k] of a graph of one structure."""
     if n_periodic >= 2:
         special, slab = lattice.special_vectors(member, vacuum)
-        axes = lattice.lattice_axes(member.cell, special)
         if mode != "exact":
-            group = _sign_choices(mode, config.proper)
-        elif bool(slab[0]):
-            group = lattice.slab_group(config.proper)
-        else:
-            group = lattice.icosahedral_group(config.proper)
+            found = _lattice_frames(member.cell, special, mode, config.proper)
+            return found.rotation, found.weight
+        axes = lattice.lattice_axes(member.cell, special, proper=config.proper)
+        group = (lattice.slab_group if bool(slab[0]) else lattice.icosahedral_group)(config.proper)
         return axes @ group.to(axes), axes.new_full((len(group),), 1.0 / len(group))
     if n_periodic == 1:
         axis = member.cell[0][member.pbc[0]][0]
@@ -274,6 +281,6 @@ def _random_natural(
         drawn = torch.multinomial(weight.cpu().double(), 1, generator=generator)
         return rotation[int(drawn)]
     special, slab = lattice.special_vectors(member, vacuum)
-    axes = lattice.lattice_axes(member.cell, special)[0]
+    axes = lattice.lattice_axes(member.cell, special, proper=config.proper)[0]
     turn = lattice.random_turn_about_z(generator) if bool(slab[0]) else lattice.random_rotation(generator)
     return axes @ (turn @ lattice.random_flip(generator, config.proper)).to(axes)

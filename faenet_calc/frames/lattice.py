@@ -1,8 +1,9 @@
 """Frames attached to a lattice with two or three periodic directions.
 
 The axes belong to the cell, not to the atoms. One cell vector is singled out; with the other two in cyclic order after
-it, e1 points along the first of them, e3 along their cross product (for slabs the surface normal), e2 = e3 × e1. The
-axes do not change when atoms move, are wrapped or replicated, and there is no eigenvalue crossing.
+it, e1 points along the first of them, e2 lies in their plane, and e3 is perpendicular to it (for slabs the surface
+normal) on the side of the vector singled out. The axes do not change when atoms move, are wrapped or replicated, there
+is no eigenvalue crossing, and the axes of a reflected structure are the reflected axes.
 
 Which cell vector is singled out depends on where the structure has vacuum, not on the order of the cell vectors:
 
@@ -35,12 +36,15 @@ from torch import Tensor
 from faenet_calc.graphs.graph import AtomGraph
 
 
-def lattice_axes(cell: Tensor, special: Tensor) -> Tensor:
-    """Right-handed axes of lattices with at least two periodic directions.
+def lattice_axes(cell: Tensor, special: Tensor, *, proper: bool = False) -> Tensor:
+    """Axes of lattices with at least two periodic directions.
 
     Args:
         cell: [n_graphs, 3, 3] (Å), rows are lattice vectors.
-        special: [n_graphs] int64, the cell vector singled out by :func:`special_vectors`; its direction is not used.
+        special: [n_graphs] int64, the cell vector singled out by :func:`special_vectors`.
+        proper: Right-handed axes. Otherwise e3 points to the side of the special vector, so that the axes of a
+            left-handed cell are left-handed and a reflected structure has the reflected axes. A cell without that
+            vector has right-handed axes.
 
     Returns:
         [n_graphs, 3, 3], columns e1, e2, e3; differentiable in the cell.
@@ -49,8 +53,24 @@ def lattice_axes(cell: Tensor, special: Tensor) -> Tensor:
     first, second = cell[rows, (special + 1) % 3], cell[rows, (special + 2) % 3]
     e1 = first / torch.linalg.vector_norm(first, dim=1, keepdim=True)
     normal = torch.linalg.cross(first, second, dim=1)
-    e3 = normal / torch.linalg.vector_norm(normal, dim=1, keepdim=True)
-    return torch.stack([e1, torch.linalg.cross(e3, e1, dim=1), e3], dim=2)
+    normal = normal / torch.linalg.vector_norm(normal, dim=1, keepdim=True)
+    e2 = torch.linalg.cross(normal, e1, dim=1)
+    left_handed = torch.zeros_like(special, dtype=torch.bool) if proper else _height(cell, special, normal) < 0
+    e3 = torch.where(left_handed[:, None], -normal, normal)
+    return torch.stack([e1, e2, e3], dim=2)
+
+
+def has_handedness(cell: Tensor, special: Tensor) -> Tensor:
+    """[n_graphs] bool: the special vector exists and lies outside the plane of the other two."""
+    rows = torch.arange(len(cell), device=cell.device)
+    normal = torch.linalg.cross(cell[rows, (special + 1) % 3], cell[rows, (special + 2) % 3], dim=1)
+    return _height(cell, special, normal / torch.linalg.vector_norm(normal, dim=1, keepdim=True)).abs() > 1e-6
+
+
+def _height(cell: Tensor, special: Tensor, normal: Tensor) -> Tensor:
+    """[n_graphs] (Å) component of the special cell vector along the unit normal; without gradient."""
+    rows = torch.arange(len(cell), device=cell.device)
+    return torch.linalg.vecdot(cell[rows, special], normal).detach()
 
 
 def special_vectors(graph: AtomGraph, vacuum: float) -> tuple[Tensor, Tensor]:

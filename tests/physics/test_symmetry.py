@@ -45,10 +45,13 @@ def test_paper_frames_are_symmetric_where_eigenvalues_differ(paper_frames):
     assert laws.rotation_deviation(paper_frames, atoms).energy_per_atom < 1e-12
 
 
-def test_one_frame_is_equivariant_but_blind_to_reflections(modern):
-    atoms = STRUCTURES["Cu(111)+CO"]
+def test_one_frame_is_exact_under_reflection_only_with_a_third_cell_vector(modern):
+    atoms = STRUCTURES["Cu(111)+CO"].copy()
     assert laws.rotation_deviation(modern, atoms, frames="one").forces < 1e-8
+    assert laws.reflection_deviation(modern, atoms, frames="one").forces < 1e-8
+    atoms.pbc, atoms.cell[2] = (True, True, False), 0.0
     assert laws.reflection_deviation(modern, atoms, frames="one").energy_per_atom > 1e-6
+    assert laws.reflection_deviation(modern, atoms, frames="pair").energy_per_atom < 1e-10
 
 
 def test_assert_symmetric_can_fail(paper_frames):
@@ -91,7 +94,19 @@ def test_two_frames_are_exact_under_rotation_and_reflection(modern, name):
     for law in (laws.rotation_deviation, laws.reflection_deviation):
         assert law(modern, atoms, frames="pair").energy_per_atom < 1e-10
         assert law(modern, atoms, frames="pair").forces < 1e-8
-    assert laws.reflection_deviation(modern, atoms, frames="one").energy_per_atom > 1e-6
+
+
+def test_two_frames_are_exact_under_inversion_in_the_same_cell(modern):
+    """At a center of inversion there is no force; one frame has one."""
+    crystal = bulk("CuPd", "cesiumchloride", a=3.0)
+    forces = {frames: np.abs(laws.energy_and_forces(modern, crystal, frames)[1]).max() for frames in ("one", "pair")}
+    assert forces["pair"] < 1e-10 < 1e-4 < forces["one"]
+    slab = STRUCTURES["Cu(111)+CO"]
+    inverted = slab.copy()
+    inverted.positions *= -1
+    energies = {f: [laws.energy_and_forces(modern, s, f)[0] for s in (slab, inverted)] for f in ("one", "pair")}
+    assert np.ptp(energies["pair"]) < 1e-10
+    assert np.ptp(energies["one"]) > 1e-4
 
 
 def test_two_frames_depend_on_the_sign_of_a_cell_vector(modern):

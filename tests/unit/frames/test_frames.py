@@ -68,11 +68,25 @@ def test_number_of_lattice_frames():
     assert [frames_of([crystal], mode).n_frames for mode in modes] == [1, 2, 8, 120]
 
 
-@pytest.mark.parametrize("kind", ["lattice", "pca3d"])
-def test_pair_is_a_frame_and_its_mirror_image(kind):
-    first, second = frames_of([MIXED[0]], "pair", kind=kind).rotation
-    assert torch.equal(first, second * torch.tensor([1.0, 1.0, -1.0]))
-    assert torch.equal(first, frames_of([MIXED[0]], "one", kind=kind).rotation[0])
+MIRROR, INVERSE = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([-1.0, -1.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("config", "third_vector", "signs"),
+    [
+        ({"kind": "lattice"}, True, INVERSE),
+        ({"kind": "lattice"}, False, MIRROR),
+        ({"kind": "lattice", "proper": True}, True, torch.tensor([1.0, -1.0, -1.0])),
+        ({"kind": "pca3d"}, True, MIRROR),
+    ],
+)
+def test_pair_is_a_frame_and_its_inverse_or_mirror_image(config, third_vector, signs):
+    slab = MIXED[0].copy()
+    if not third_vector:
+        slab.pbc, slab.cell[2] = (True, True, False), 0.0
+    first, second = frames_of([slab], "pair", **config).rotation
+    assert torch.equal(first, second * signs)
+    assert torch.equal(first, frames_of([slab], "one", **config).rotation[0])
 
 
 def test_molecules_keep_all_their_frames_in_pair_mode():
@@ -95,6 +109,16 @@ def test_lattice_axes_follow_the_special_vector_in_cyclic_order():
     assert torch.allclose(axes, torch.eye(3, dtype=torch.float64))
     other = lattice.lattice_axes(cell, torch.tensor([0]))[0]
     assert torch.allclose(other[:, 0], cell[0, 1] / cell[0, 1].norm())
+
+
+def test_reflected_cells_have_reflected_axes():
+    cell = torch.tensor([[[3.0, 0, 0], [1.0, 4, 0], [0.5, 0.5, 9]]], dtype=torch.float64)
+    turn = -lattice.random_rotation(torch.Generator().manual_seed(0))
+    for special in (0, 1, 2):
+        axes, other = (lattice.lattice_axes(c, torch.tensor([special]))[0] for c in (cell, cell @ turn))
+        assert torch.allclose(other, turn.T @ axes)
+        proper = lattice.lattice_axes(cell @ turn, torch.tensor([special]), proper=True)[0]
+        assert float(torch.linalg.det(proper)) > 0 > float(torch.linalg.det(other))
 
 
 def special(atoms):
