@@ -151,7 +151,9 @@ class _Batch:
         """Relax all structures, keeping the output complete; on Ctrl-C, say how to continue."""
         start, n = time.perf_counter(), len(self.structures)
         self._say(row(self.columns))
-        bar = progress_bar(shown=show_progress(self.ctx) and n > 1, total=n, unit=" structures", desc="relax all")
+        bar = progress_bar(
+            shown=show_progress(self.ctx) and n > 1, total=n, unit=" structures", desc="all", leave=False
+        )
         try:
             with bar:
                 for index in range(n):

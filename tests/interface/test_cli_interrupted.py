@@ -5,14 +5,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from ase.build import bulk, fcc111
+from ase.calculators.emt import EMT
 from ase.io import read, write
 from click.testing import CliRunner
 
-from faenet_calc.cli import main
+from faenet_calc.cli import main, relax_output
+from faenet_calc.cli.relax_output import RelaxOutput, task_key
+from faenet_calc.graphs.reading import read_structures
+from faenet_calc.simulate import relax
 from faenet_calc.simulate.trajectory import read_snapshots
 
 N_STRUCTURES = 6
@@ -191,3 +196,23 @@ def test_resume_refuses_files_of_other_runs(slabs, model, tmp_path):
     write(tmp_path / "out.cif", bulk("Cu"))
     result = run("relax", "-m", model, f"{slabs}@0", "-o", tmp_path / "out.cif", "--resume")
     assert result.exit_code == 2 and "use -o with .extxyz or .traj" in result.stderr
+
+
+def test_large_files_are_not_rewritten_after_every_structure(slabs, tmp_path, monkeypatch):
+    items = read_structures(slabs)
+    keys = [task_key(item, {}) for item in items]
+    assert len(set(keys)) == N_STRUCTURES
+    result = relax(items[0].atoms, EMT(), steps=0)
+    always = RelaxOutput(tmp_path / "always.extxyz", keys, resume=False)
+    monkeypatch.setattr(relax_output, "_WRITING_SHARE", np.inf)
+    for n in range(3):
+        always.add(keys[n], items[n], replace(result, atoms=items[n].atoms.copy()))
+        assert always.n_saved == len(read(always.path, ":")) == n + 1
+    monkeypatch.setattr(relax_output, "_WRITING_SHARE", 1e-9)  # as if writing took very long
+    seldom = RelaxOutput(tmp_path / "seldom.extxyz", keys, resume=False)
+    for n in (2, 1, 0):
+        seldom.add(keys[n], items[n], replace(result, atoms=items[n].atoms.copy()))
+        assert seldom.n_saved == len(read(seldom.path, ":")) == 1
+    seldom.write()
+    sources = [atoms.info["source"] for atoms in read(seldom.path, ":")]
+    assert sources == [item.name for item in items[:3]], "in the order of the input"
