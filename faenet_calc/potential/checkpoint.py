@@ -8,14 +8,17 @@ Metadata (all values are strings, as the format wants):
 | package_version | of faenet-calc when the file was written |
 | config | JSON of :class:`~faenet_calc.potential.config.PotentialConfig` |
 | extra | JSON: training data, metrics, commands, notes of an import |
-| sha256 | of the config and of every tensor (name, type, shape, bytes) |
+| sha256 | of all other metadata and of every tensor (name, type, shape, bytes) |
 
-Any damaged bit of weights or config is found on loading. No file is ever unpickled here.
+Any damaged or edited bit is found on loading. In files of format version 1 the sha256 covers the config and the tensors
+only. Control characters in the metadata are removed on loading, so that no text of a file can drive a terminal. No file
+is ever unpickled here.
 """
 
 import dataclasses
 import hashlib
 import json
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +40,7 @@ from faenet_calc.potential.uncertainty import LastLayerUncertainty
 from faenet_calc.settings import from_mapping, to_mapping
 
 FORMAT = "faenet-calc"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SUFFIX = ".safetensors"
 UPSTREAM_SUFFIXES = (".pt", ".pth", ".ckpt")
 
@@ -73,9 +76,8 @@ def save_potential(potential: Potential, path: str | Path, *, extra: Mapping[str
         "package_version": faenet_calc.__version__,
         "config": config,
         "extra": _dump_extra(remembered),
-        "sha256": _content_hash(config, tensors),
     }
-    write_atomically(target, to_bytes(tensors, metadata))
+    write_atomically(target, to_bytes(tensors, metadata | {"sha256": _content_hash(metadata, tensors)}))
     return target
 
 
@@ -176,7 +178,8 @@ def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
     version = metadata["format_version"]
     if not version.isdecimal() or int(version) > FORMAT_VERSION:
         raise InputError(
-            f"{path} has format_version {version}, written by faenet-calc {metadata['package_version']}; this is "
+            f"{path} has format_version {_printable(version)}, written by faenet-calc "
+            f"{_printable(metadata['package_version'])}; this is "
             f"faenet-calc {faenet_calc.__version__}, which reads up to {FORMAT_VERSION}: upgrade faenet-calc"
         )
 
@@ -184,7 +187,7 @@ def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
 def _build(path: Path, content: _Content) -> Potential:
     """The potential of a file, after checking that the file is whole and fits itself."""
     metadata, tensors = content.metadata, content.tensors
-    found = _content_hash(metadata["config"], tensors)
+    found = _content_hash(metadata, tensors)
     if found != metadata["sha256"]:
         raise InputError(
             f"{path} is damaged: its content has sha256 {found[:12]}…, it was written with {metadata['sha256'][:12]}…; "
@@ -232,10 +235,10 @@ def _check_fit(path: Path, own: Mapping[str, Tensor], tensors: Mapping[str, Tens
 def _describe(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     """The metadata of a file as Python values."""
     values: dict[str, Any] = {"path": str(path), "format_version": int(metadata["format_version"])}
-    values |= {"package_version": metadata["package_version"], "sha256": metadata["sha256"]}
+    values |= {"package_version": _printable(metadata["package_version"]), "sha256": _printable(metadata["sha256"])}
     for key in ("config", "extra"):
         try:
-            values[key] = json.loads(metadata[key])
+            values[key] = _printable(json.loads(metadata[key]))
         except json.JSONDecodeError as error:
             raise InputError(f"{path}: the metadata {key!r} is not JSON ({error}); copy the file again") from error
     return values
@@ -248,11 +251,26 @@ def _dump_extra(extra: Mapping[str, Any]) -> str:
         raise InputError(f"extra is not JSON ({error}); use numbers, strings, lists and dicts") from None
 
 
-def _content_hash(config: str, tensors: Mapping[str, Tensor]) -> str:
-    """sha256 of the config text and of name, type, shape and bytes of every tensor, in the order of names."""
-    digest = hashlib.sha256(config.encode())
+def _content_hash(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """sha256 of the metadata and of name, type, shape and bytes of every tensor, in the order of names."""
+    if metadata["format_version"] == "1":
+        text = metadata["config"]
+    else:
+        text = json.dumps({key: value for key, value in metadata.items() if key != "sha256"}, sort_keys=True)
+    digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"\0{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _printable(value: Any) -> Any:
+    """JSON values without control and format characters in their strings; line breaks and tabs stay."""
+    if isinstance(value, str):
+        return "".join(c for c in value if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return value

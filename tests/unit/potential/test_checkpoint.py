@@ -55,13 +55,15 @@ def test_round_trip(tmp_path, dtype, forces):
     for name, value in original.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
     metadata = loaded.metadata
-    assert metadata["path"] == str(path) and metadata["extra"] == EXTRA and metadata["format_version"] == 1
+    assert metadata["path"] == str(path) and metadata["extra"] == EXTRA and metadata["format_version"] == 2
     assert metadata["package_version"] == faenet_calc.__version__ and len(metadata["sha256"]) == 64
 
 
 def test_same_content_has_the_same_hash(saved, tmp_path):
-    again = save_potential(load_potential(saved, device="cpu"), tmp_path / "again.safetensors", extra={})
+    again = save_potential(load_potential(saved, device="cpu"), tmp_path / "again.safetensors")
     assert read_metadata(again)["sha256"] == read_metadata(saved)["sha256"]
+    noted = save_potential(load_potential(saved, device="cpu"), tmp_path / "noted.safetensors", extra={"note": "x"})
+    assert read_metadata(noted)["sha256"] != read_metadata(saved)["sha256"]
     other = save_potential(build_potential("modern-s", seed=1), tmp_path / "other.safetensors")
     assert read_metadata(other)["sha256"] != read_metadata(saved)["sha256"]
 
@@ -112,6 +114,32 @@ def test_a_changed_config_is_found(saved):
         load_potential(saved, device="cpu")
 
 
+@pytest.mark.parametrize("key", ["extra", "package_version", "note"])
+def test_edited_metadata_is_found(saved, key):
+    header, data = _parts(saved)
+    header["__metadata__"][key] = header["__metadata__"].get(key, "") + " "
+    _rewrite(saved, header, data)
+    with pytest.raises(InputError, match="is damaged"):
+        load_potential(saved, device="cpu")
+
+
+def test_files_of_version_1_hash_config_and_weights_only(tmp_path):
+    def old(metadata, _):
+        metadata.update(format_version="1", extra='{"note": "x"}')
+
+    path = _forge(tmp_path / "old.safetensors", old)
+    header, data = _parts(path)
+    header["__metadata__"]["extra"] = '{"note": "another"}'
+    _rewrite(path, header, data)
+    assert load_potential(path, device="cpu").metadata["extra"] == {"note": "another"}
+
+
+def test_control_characters_of_the_metadata_are_removed(tmp_path):
+    extra = {"note\x1b[2J": ["\x1b[31mred\u202e", {"a": "line\nline\ttab\x07"}, 3]}
+    path = save_potential(_small(), tmp_path / "a.safetensors", extra=extra)
+    assert read_metadata(path)["extra"] == {"note[2J": ["[31mred", {"a": "line\nline\ttab"}, 3]}
+
+
 def test_unchanged_rewriting_is_accepted(saved):
     """The control of the damage tests: the same surgery without damage loads."""
     _rewrite(saved, *_parts(saved))
@@ -132,11 +160,11 @@ def _forge(path, change):
     potential = _small()
     tensors = dict(potential.state_dict())
     metadata = {
-        "format": "faenet-calc", "format_version": "1", "package_version": "0", "extra": "{}",
+        "format": "faenet-calc", "format_version": "2", "package_version": "0", "extra": "{}",
         "config": json.dumps(to_mapping(potential.config)),
     }  # fmt: skip
     change(metadata, tensors)
-    metadata.setdefault("sha256", checkpoint._content_hash(metadata.get("config", ""), tensors))
+    metadata.setdefault("sha256", checkpoint._content_hash(metadata, tensors))
     save_file(tensors, path, {key: value for key, value in metadata.items() if value is not None})
     return path
 
@@ -152,7 +180,7 @@ BIAS = "model.output_block.lin1.bias"
         (lambda m, t: t.update({BIAS: torch.zeros(2)}), "lin1.bias has shape"),
         (lambda m, t: t.update({BIAS: t[BIAS].double()}), "float32 or float64 only"),
         (lambda m, t: m.update(format="pt"), "of format 'pt', expected 'faenet-calc'"),
-        (lambda m, t: m.update(format_version="2"), "upgrade faenet-calc"),
+        (lambda m, t: m.update(format_version="3"), "upgrade faenet-calc"),
         (lambda m, t: m.update(format_version="new"), "format_version new"),
         (lambda m, t: m.update(sha256=None), "lacks the metadata sha256"),
         (lambda m, t: m.update(extra="{"), "'extra' is not JSON"),
