@@ -72,12 +72,17 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
         "frames": potential.config.frames.mode if options["frames"] == "auto" else options["frames"],
         "offsets": offsets,
     }
+    if potential.config.domain is not None:
+        outside = {record.index: record.why for record in found.records if record.why is not None}
+        result |= {"domain": "outside" if outside else "inside", "n_outside": len(outside), "why": outside}
     if report is not None:
         _write_report(report, model, dataset, found, symmetry)
     if options["as_json"]:
         click.echo(json.dumps(result))
     elif verbosity(ctx) >= 0:
         _print(found, symmetry)
+        if n_outside := sum(record.why is not None for record in found.records):
+            click.echo(f"{n_outside} of {found.n_structures} structures are outside the domain of the model")
 
 
 def _open(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from faenet_calc.cli.lazy import EXIT_FAILURE
+from faenet_calc.cli.lazy import EXIT_FAILURE, EXIT_NOT_CONVERGED
 from faenet_calc.cli.options import (
     build_calculator,
     model_options,
@@ -108,8 +108,8 @@ def command(
 ) -> None:
     """Run molecular dynamics of the structure in the file IN (FILE@INDEX selects one of several).
 
-    Velocities in the file are used; without them, they are drawn for the temperature. Exit code 1 if the run was
-    stopped early, 2 for invalid input.
+    Velocities in the file are used; without them, they are drawn for the temperature. Exit code 3 if the run was
+    stopped because it left the domain of the model, 1 if it was stopped for another reason, 2 for invalid input.
     """
     from faenet_calc.graphs.reading import read_structures
     from faenet_calc.graphs.writing import refuse_existing
@@ -138,7 +138,7 @@ def command(
         _print(summary, output)
     if result.stopped_because is not None:
         click.echo(f"Error: stopped after {result.n_steps} steps: {result.stopped_because}", err=True)
-        ctx.exit(EXIT_FAILURE)
+        ctx.exit(EXIT_FAILURE if result.why is None else EXIT_NOT_CONVERGED)
 
 
 def _interrupted(output: Path | None, steps: int) -> str:
@@ -166,6 +166,7 @@ def _summary(result: "MDResult") -> dict[str, Any]:
         "drift_meV_per_atom_ps": None if drift is None else drift.meV_per_atom_ps,
         "drift_std_meV_per_atom": None if drift is None else drift.std_meV_per_atom,
         "stopped_because": result.stopped_because,
+        **({} if result.why is None else {"domain": "outside", "why": result.why}),
         "snapshot": None if result.snapshot is None else str(result.snapshot),
         "wall_s": result.wall_s,
     }

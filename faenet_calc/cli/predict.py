@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from faenet_calc.cli.lazy import EXIT_NOT_CONVERGED
 from faenet_calc.cli.options import (
     build_calculator,
     model_options,
@@ -36,8 +37,8 @@ _OF_ASE = ("energy", "free_energy", "forces", "stress", "energies")
     "--property",
     "properties",
     multiple=True,
-    help="Property to compute: energy, forces, stress, energies, energy_frame_std, forces_frame_std, …; may be "
-    "repeated.  [default: energy, forces and energy_frame_std]",
+    help="Property to compute: energy, forces, stress, energies, energy_uncertainty, energy_frame_std, …; may be "
+    "repeated.  [default: energy, forces and energy_uncertainty or energy_frame_std]",
 )
 @model_options
 @verbosity_options
@@ -52,7 +53,10 @@ def command(
     overwrite: bool,
     **model: Any,
 ) -> None:
-    """Compute energies, forces and stresses of every structure in the files IN… (FILE@INDEX selects some of them)."""
+    """Compute energies, forces and stresses of every structure in the files IN… (FILE@INDEX selects some of them).
+
+    Exit code 3 if a structure is outside the domain of the model.
+    """
     from faenet_calc.graphs.reading import read_structures
     from faenet_calc.graphs.writing import check_format, refuse_existing, reserved, write_structures
 
@@ -61,9 +65,9 @@ def command(
         structures = read_structures(inputs)
         check_format(output, several=len(structures) > 1)
         calc = build_calculator(**model)
-        wanted = properties or [
-            name for name in ("energy", "forces", "energy_frame_std") if name in calc.implemented_properties
-        ]
+        known = calc.implemented_properties
+        uncertainty = "energy_uncertainty" if "energy_uncertainty" in known else "energy_frame_std"
+        wanted = properties or [name for name in ("energy", "forces", uncertainty) if name in known]
         atoms = [item.atoms for item in structures]
         results = calc.predict(atoms, properties=wanted, progress=show_progress(ctx))
         if output is not None:
@@ -72,10 +76,12 @@ def command(
     rows = [_row(item, result) for item, result in zip(structures, results, strict=True)]
     if as_json:
         click.echo(json.dumps({"model": calc.info["names"], "energy_kind": calc.energy_kind, "results": rows}))
-        return
-    _print_table([item.name for item in structures], rows)
-    if output is not None and verbosity(ctx) >= 0:
-        click.echo(f"wrote {output}", err=True)
+    else:
+        _print_table([item.name for item in structures], rows)
+        if output is not None and verbosity(ctx) >= 0:
+            click.echo(f"wrote {output}", err=True)
+    if any(row.get("domain") == "outside" for row in rows):
+        ctx.exit(EXIT_NOT_CONVERGED)
 
 
 def labelled(atoms: "Atoms", result: dict[str, Any]) -> "Atoms":
@@ -121,6 +127,7 @@ def _print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
     }
     optional = {
         "fmax/(eV/Å)": ("fmax", 1.0),
+        "uncertainty/meV": ("energy_uncertainty", 1000.0),
         "frame std/meV": ("energy_frame_std", 1000.0),
         "committee std/meV": ("energy_var", None),
     }
@@ -128,4 +135,6 @@ def _print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
         if name in rows[0]:
             values = [row[name] * factor if factor else 1000 * row[name] ** 0.5 for row in rows]
             columns[title] = [f"{value:.3f}" for value in values]
+    if any(row.get("domain") == "outside" for row in rows):
+        columns["domain"] = [f"OUTSIDE: {row['why']}" if "why" in row else "inside" for row in rows]
     print_table(columns)

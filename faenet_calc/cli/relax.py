@@ -81,7 +81,7 @@ def command(ctx: click.Context, /, inputs: tuple[str, ...], as_json: bool, **opt
     """Relax every structure in the files IN… (FILE@INDEX selects some of them).
 
     A structure that cannot be computed is reported and the others are relaxed. Exit code 0 if all converged, 3 if some
-    did not converge, 1 if some failed, 2 for invalid input.
+    did not converge or are outside the domain of the model, 1 if some failed, 2 for invalid input.
     """
     from faenet_calc.graphs.reading import check_structure, read_structures
     from faenet_calc.graphs.writing import reserved
@@ -181,7 +181,8 @@ class _Batch:
             return EXIT_BAD_INPUT
         if states & {"not computed", "failed"}:
             return EXIT_FAILURE
-        return 0 if states == {"converged"} else EXIT_NOT_CONVERGED
+        outside = any(run.result is not None and run.result.why is not None for run in self.runs)
+        return 0 if states == {"converged"} and not outside else EXIT_NOT_CONVERGED
 
     def _relax(self, index: int) -> "_Run":
         from faenet_calc.graphs.reading import check_structure
@@ -278,6 +279,8 @@ class _Run:
             names = ("energy", "converged", "n_steps", "fmax", "wall_s")
             values |= {name: getattr(self.result, name) for name in names}
             values["anomalies"] = list(self.result.anomalies)
+            if self.result.why is not None:
+                values |= {"domain": "outside", "why": self.result.why}
         return values
 
 

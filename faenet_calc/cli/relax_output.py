@@ -69,6 +69,7 @@ class RelaxOutput:
             fmax=reached,
             wall_s=0.0,
             anomalies=tuple(str(atoms.info.get("anomalies", "")).split()),
+            why=atoms.info.get("why"),
         )
 
     def add(self, key: str, item: InputStructure, result: "RelaxResult") -> None:
@@ -83,6 +84,8 @@ class RelaxOutput:
         }
         if result.anomalies:
             atoms.info["anomalies"] = " ".join(result.anomalies)
+        if result.why is not None:
+            atoms.info["why"] = result.why
         if result.error is not None:
             atoms.info["relax_error"] = result.error
         self._finished[key] = atoms

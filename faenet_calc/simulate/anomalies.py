@@ -6,6 +6,7 @@
     reconstructed   a slab atom has left a neighbor, or approached an atom that was far away
     intercalated    an adsorbate atom is surrounded by slab atoms
     overlap         two atoms are closer than any chemical bond, so the energy is an artifact of the model
+    outside-domain  the calculator marks its results as outside the domain of its training data
 
 Distances are measured in sums of covalent radii, x = d / (r_i + r_j): chemical bonds have x ≈ 0.75–1.2 (largest: H₂),
 metal contacts 0.9–1.1, second neighbors in fcc 1.37; the shortest known multiple bond, of Cr₂, has 0.60. The threshold
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 from faenet_calc.graphs.neighbors import neighbor_list
 from faenet_calc.graphs.tags import ADSORBATE, TagSource, resolve_tags
 
-FLAGS = ("dissociated", "desorbed", "reconstructed", "intercalated", "overlap")
+OUTSIDE_DOMAIN = "outside-domain"
+FLAGS = ("dissociated", "desorbed", "reconstructed", "intercalated", "overlap", OUTSIDE_DOMAIN)
 
 _BONDED = 1.25  # x below which atoms are bonded
 _BROKEN = 1.5  # x above which a former bond is broken
@@ -73,7 +75,7 @@ class _Pairs:
 
 
 def find_anomalies(initial: Atoms, final: Atoms, *, tags: TagSource = "auto", unwrap: bool = True) -> tuple[str, ...]:
-    """Flags raised by a relaxation from ``initial`` to ``final``, in the order of `FLAGS`.
+    """Flags that the geometries of a relaxation raise, in the order of `FLAGS`; `relax` adds ``outside-domain``.
 
     Without an adsorbate only ``reconstructed`` and ``overlap`` can be raised, without a slab only ``dissociated`` and
     ``overlap``, in a bulk crystal only ``overlap``.
@@ -100,7 +102,7 @@ def find_anomalies(initial: Atoms, final: Atoms, *, tags: TagSource = "auto", un
         "intercalated": adsorbate.any() and slab.any() and _intercalated(after, adsorbate),
         "overlap": bool((after.x < _OVERLAP).any()),
     }
-    return tuple(flag for flag in FLAGS if raised[flag])
+    return tuple(flag for flag in FLAGS if raised.get(flag))
 
 
 def overlapping_pair(atoms: Atoms) -> tuple[int, int, float] | None:

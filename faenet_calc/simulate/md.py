@@ -17,7 +17,7 @@ from faenet_calc.progress import progress_bar
 from faenet_calc.simulate.ensembles import EnsembleSettings, Integrator, build_integrator, draw_momenta
 from faenet_calc.simulate.md_log import Drift, MDLog, fit_drift
 from faenet_calc.simulate.stop_conditions import StopConditions, StopLimits
-from faenet_calc.simulate.structures import RUN_ERRORS, starting_atoms, with_stored_results, working_copy
+from faenet_calc.simulate.structures import RUN_ERRORS, starting_atoms, why_outside, with_stored_results, working_copy
 from faenet_calc.simulate.trajectory import RunTrajectory
 
 Series = NDArray[np.float64]
@@ -42,6 +42,7 @@ class MDResult:
         stopped_because: Why the run ended early; None if it did not.
         snapshot: File beside the trajectory with the structure at which the run was stopped; None without one.
         wall_s: Wall time of this call (s).
+        why: Why the structure at which the run was stopped is outside the domain of the model; None if it is not.
     """
 
     atoms: Atoms
@@ -54,6 +55,7 @@ class MDResult:
     stopped_because: str | None
     snapshot: Path | None
     wall_s: float
+    why: str | None = None
 
 
 def run_md(
@@ -135,7 +137,7 @@ class _Run:
             draw_momenta(work, settings.temperature_K, settings.seed)
         self.stop_conditions = StopConditions(work, limits)  # raises if the first structure cannot be computed
         reason = self.stop_conditions.reason(work)
-        if reason is not None:
+        if reason is not None and reason != self.stop_conditions.outside_domain(work):
             raise InputError(f"molecular dynamics cannot start: {reason}")
         self.integrator: Integrator = build_integrator(work, settings)
         self.integrator.dynamics.nsteps = snapshots.n_done
@@ -151,7 +153,7 @@ class _Run:
         self._add_entry()
         if self.snapshots.last is None:
             self.snapshots.write(with_stored_results(self.work), 0)
-        reason = None
+        reason = self.stop_conditions.outside_domain(self.work)
         with progress_bar(shown=progress, desc="md", unit=" steps", total=steps, initial=self.n_steps) as bar:
             while reason is None and self.n_steps < steps:
                 reason = self._step(steps)
@@ -168,6 +170,7 @@ class _Run:
             stopped_because=reason,
             snapshot=snapshot,
             wall_s=time.perf_counter() - start,
+            why=None if reason is None or self.failed else why_outside(self.work),
         )
 
     def _step(self, steps: int) -> str | None:

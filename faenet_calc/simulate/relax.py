@@ -16,10 +16,10 @@ from ase.calculators.calculator import Calculator, CalculatorError
 from faenet_calc.errors import InputError, message_of
 from faenet_calc.graphs.tags import TagSource
 from faenet_calc.progress import progress_bar
-from faenet_calc.simulate.anomalies import find_anomalies
+from faenet_calc.simulate.anomalies import OUTSIDE_DOMAIN, find_anomalies
 from faenet_calc.simulate.cell_filter import cell_target
 from faenet_calc.simulate.safeguards import SafeguardedOptimizer
-from faenet_calc.simulate.structures import RUN_ERRORS, starting_atoms, with_stored_results, working_copy
+from faenet_calc.simulate.structures import RUN_ERRORS, starting_atoms, why_outside, with_stored_results, working_copy
 from faenet_calc.simulate.trajectory import RunTrajectory
 
 OPTIMIZERS = tuple(
@@ -51,8 +51,9 @@ class RelaxResult:
         fmax: (eV/Å) largest force on an atom after constraints; with a free cell the stress counts as in ASE's filters.
         wall_s: Wall time of this call (s).
         anomalies: Flags of `faenet_calc.simulate.anomalies.FLAGS`: dissociated, desorbed, reconstructed, intercalated,
-            overlap.
+            overlap, outside-domain.
         error: What ended the run early; None if nothing did.
+        why: Why the final structure is outside the domain of the model; None if it is not.
     """
 
     atoms: Atoms
@@ -63,6 +64,7 @@ class RelaxResult:
     wall_s: float
     anomalies: tuple[str, ...]
     error: str | None = None
+    why: str | None = None
 
 
 def relax(
@@ -158,7 +160,8 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
                     bar.set_postfix(E=f"{valid[1]:.4f} eV", fmax=f"{valid[2]:.3f} eV/Å", refresh=False)
         except RUN_ERRORS as failure:
             converged, error = False, f"step {n_done + 1} failed: {message_of(failure)}"
-    final, energy, force = valid
+    final, energy, force, why = valid
+    anomalies = find_anomalies(task.initial, final, tags=task.tags, unwrap=False)
     return RelaxResult(
         atoms=final,
         energy=energy,
@@ -166,17 +169,19 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
         n_steps=n_done,
         fmax=force,
         wall_s=time.perf_counter() - start,
-        anomalies=find_anomalies(task.initial, final, tags=task.tags, unwrap=False),
+        anomalies=anomalies if why is None else (*anomalies, OUTSIDE_DOMAIN),
         error=error,
+        why=why,
     )
 
 
-def _measure(task: _Task) -> tuple[Atoms, float, float]:
-    """The present structure with its results, its energy (eV) and its largest force (eV/Å)."""
+def _measure(task: _Task) -> tuple[Atoms, float, float, str | None]:
+    """The present structure with its results, its energy (eV), its largest force (eV/Å) and why it is outside."""
     energy, forces = float(task.work.get_potential_energy()), task.target.get_forces()
     if not (np.isfinite(energy) and np.isfinite(forces).all()):
         raise CalculatorError(f"the calculator returned energy {energy} and forces that are not all finite")
-    return with_stored_results(task.work), energy, float(np.linalg.norm(forces.reshape(-1, 3), axis=1).max())
+    fmax = float(np.linalg.norm(forces.reshape(-1, 3), axis=1).max())
+    return with_stored_results(task.work), energy, fmax, why_outside(task.work)
 
 
 def optimizer_factory(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:

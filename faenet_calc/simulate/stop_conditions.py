@@ -9,6 +9,7 @@ from ase import Atoms
 
 from faenet_calc.errors import InputError
 from faenet_calc.simulate.anomalies import overlapping_pair
+from faenet_calc.simulate.structures import why_outside
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class StopConditions:
                 f"the potential energy exploded: {change:+.2f} eV/atom since the start, limit "
                 f"{limits.max_energy_change} eV/atom"
             )
-        return self._overlap(atoms) or self._too_uncertain(atoms)
+        return self._overlap(atoms) or self._too_uncertain(atoms) or self.outside_domain(atoms)
 
     def _overlap(self, atoms: Atoms) -> str | None:
         pair = overlapping_pair(atoms)
@@ -72,6 +73,11 @@ class StopConditions:
             return None
         i, j, distance = pair
         return f"atoms overlap: {atoms.symbols[i]}{i} and {atoms.symbols[j]}{j} are {distance:.2f} Å apart"
+
+    def outside_domain(self, atoms: Atoms) -> str | None:
+        """Why the run must stop, if the present results of the calculator are outside its domain."""
+        why = why_outside(atoms)
+        return None if why is None else f"outside the domain of the model: {why}"
 
     def _too_uncertain(self, atoms: Atoms) -> str | None:
         for limit, read, what, argument in self._spreads:

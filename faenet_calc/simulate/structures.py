@@ -43,6 +43,12 @@ def working_copy(atoms: Atoms, calc: Calculator | None) -> Atoms:
     return work
 
 
+def why_outside(atoms: Atoms) -> str | None:
+    """Why the calculator's present results are outside the domain of its training data; None if they are not."""
+    known = getattr(atoms.calc, "results", {})
+    return str(known.get("why", "")) if known.get("domain") == "outside" else None
+
+
 def with_stored_results(atoms: Atoms) -> Atoms:
     """A copy of the atoms that holds the calculator's present results, but not the calculator."""
     copy = atoms.copy()

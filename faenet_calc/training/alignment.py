@@ -35,6 +35,6 @@ def aligned(potential: Potential, dataset: GraphDataset, indices: Indices) -> tu
         references[name] = references.get(name, 0.0) + change.get(name, 0.0)
     normalization = dataclasses.replace(potential.config.normalization, references=references)
     moved = Potential(dataclasses.replace(potential.config, normalization=normalization))
-    moved.model = potential.model
+    moved.model, moved.uncertainty = potential.model, potential.uncertainty
     moved.metadata = dict(potential.metadata)
     return moved, change

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from faenet_calc.data.dataset import GraphDataset, LabelledBatch, LabelledGraph, collate
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import ForcesChoice, FramesChoice
+from faenet_calc.potential.domain import DomainGuard
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.potential.predictor import BatchSize, Predictor
@@ -29,6 +30,8 @@ class StructureRecord:
         numbers: [n_atoms] atomic numbers.
         energy, predicted_energy: (eV); NaN without a label.
         forces, predicted_forces: [n_atoms, 3] (eV/Å) or None.
+        energy_uncertainty: (eV) or None.
+        why: Why the structure is outside the domain of the potential; None if it is inside or nothing is known.
     """
 
     index: int
@@ -37,6 +40,8 @@ class StructureRecord:
     predicted_energy: float
     forces: NDArray[np.float64] | None
     predicted_forces: NDArray[np.float64] | None
+    energy_uncertainty: float | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,6 +96,10 @@ def assess(
     predictor = Predictor(potential, frames=frames, forces=forces, seed=seed)
     labelled = [name for name in ("forces", "stress") if name in predictor.properties and dataset.n_labels.get(name)]
     properties = {"energy", *labelled, *(() if loss is None else loss.properties)}
+    domain, guard = potential.config.domain, None
+    if records and domain is not None and potential.uncertainty is not None:
+        guard = DomainGuard(domain, potential.config.normalization.reference_table)
+        properties |= {"energy_uncertainty", "domain_distance"}
     waiting: deque[LabelledGraph] = deque()
 
     def graphs() -> Iterator[AtomGraph]:
@@ -106,7 +115,7 @@ def assess(
         if loss is not None:
             _add_loss(sums, loss, prediction, batch)
         if records:
-            kept += _records(prediction, batch)
+            kept += _records(prediction, batch, guard)
         if progress is not None:
             progress(prediction.n_graphs)
     total, everything = MetricSums(), []
@@ -129,13 +138,14 @@ def _add_loss(sums: MetricSums, loss: Loss, prediction: Prediction, batch: Label
         sums.counts[f"loss_{name}"] += counts[name]
 
 
-def _records(prediction: Prediction, batch: LabelledBatch) -> list[StructureRecord]:
+def _records(prediction: Prediction, batch: LabelledBatch, guard: DomainGuard | None) -> list[StructureRecord]:
     parts, graphs = prediction.split(), batch.graph.split()
     start, records = 0, []
     for row, (part, graph) in enumerate(zip(parts, graphs, strict=True)):
         end = start + graph.n_atoms
         true = batch.forces[start:end].cpu().numpy()
         labelled = part.forces is not None and not bool(np.isnan(true).all())
+        deviation = part.energy_uncertainty
         records.append(
             StructureRecord(
                 index=int(batch.index[row]),
@@ -144,6 +154,8 @@ def _records(prediction: Prediction, batch: LabelledBatch) -> list[StructureReco
                 predicted_energy=float(part.energy[0]),
                 forces=true if labelled else None,
                 predicted_forces=part.forces.cpu().numpy() if labelled and part.forces is not None else None,
+                energy_uncertainty=None if deviation is None else float(deviation[0]),
+                why=None if guard is None else "; ".join(guard.reasons(graph, part)) or None,
             )
         )
         start = end

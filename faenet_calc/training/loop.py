@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from faenet_calc.errors import InputError
 from faenet_calc.files import locked, remove_partial_files, write_atomically
 from faenet_calc.memory import keep_freed_memory
-from faenet_calc.potential.checkpoint import save_potential
+from faenet_calc.potential.checkpoint import load_potential, save_potential
 from faenet_calc.potential.potential import Potential
 from faenet_calc.settings import checked
 from faenet_calc.training import journal as journal_module
@@ -34,6 +35,7 @@ from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Part, Prepared, prepare
 from faenet_calc.training.schedule import Plateau, Schedule, average_weights
 from faenet_calc.training.state import FILE, TrainState, load_state, save_state
+from faenet_calc.training.uncertainty import fit_uncertainty
 
 BEST, CONFIG, LOCK = "best.safetensors", "config.yaml", ".lock"
 RESULTS = (BEST, "errors.json", "report.html", "tensorboard")  # removed when a new run replaces an old one
@@ -264,6 +266,8 @@ class Run:
         if self.journal is not None:
             self.journal.close()
         finished = state.finished or "interrupted"
+        if self.ranks.writes and state.finished and state.best is not None:
+            self._add_uncertainty()
         self._say(
             f"finished ({finished}) after {state.step} steps, {state.elapsed_s:.0f} s; best at step {state.best_step}"
         )
@@ -433,6 +437,20 @@ class Run:
             start = {"checkpoint": self.config.finetune.checkpoint}
             extra["finetuned_from"] = {**start, "sha256": self.prepared.data_hashes["finetune.checkpoint"]}
         save_potential(evaluated, self.folder / BEST, extra=extra)
+
+    def _add_uncertainty(self) -> None:
+        """Fit the uncertainty and the domain of the best weights and add them to the checkpoint."""
+        path, train, val = self.folder / BEST, self.prepared.train, self.prepared.val
+        best = load_potential(path, device=self.device)
+        if best.uncertainty is not None:
+            return
+        energies = val.dataset.energy[val.indices]
+        if not np.isfinite(energies).any() or not np.isfinite(train.dataset.energy[train.indices]).any():
+            return
+        fitted = fit_uncertainty(
+            best, (train.dataset, train.indices), (val.dataset, val.indices), seed=self.config.run.seed
+        )
+        save_potential(fitted, path)
 
     def save(self) -> None:
         """Write the resume file."""

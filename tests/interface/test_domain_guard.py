@@ -1,16 +1,22 @@
-"""The domain guard of the calculator: marks, warns once, raises, or keeps quiet."""
+"""The domain guard of the calculator, of relax and md, and of the command line."""
 
+import json
 import warnings
 
 import numpy as np
 import pytest
 from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import CalculationFailed
+from ase.io import write
+from click.testing import CliRunner
 
-from faenet_calc import FAENetCalculator, build_potential
+from faenet_calc import FAENetCalculator, build_potential, relax, run_md
+from faenet_calc.cli import main
 from faenet_calc.errors import InputError
+from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.potential.domain import TrainingDomain
 from faenet_calc.potential.uncertainty import FeatureStatistics
+from faenet_calc.simulate import MDStoppedWarning
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +36,9 @@ def potential():
 
 @pytest.fixture
 def inside():
-    return fcc111("Cu", (2, 2, 2), vacuum=8.0)
+    atoms = fcc111("Cu", (2, 2, 2), vacuum=8.0)
+    atoms.info.clear()
+    return atoms
 
 
 @pytest.fixture
@@ -113,3 +121,47 @@ def test_without_a_domain_nothing_is_marked(inside):
     calc = FAENetCalculator(build_potential("modern-s", hidden_channels=64, filters=32, interactions=1))
     calc.get_property("energy", inside)
     assert "domain" not in calc.results and "energy_uncertainty" not in calc.implemented_properties
+
+
+def test_relax_flags_structures_outside(potential, inside, outside):
+    assert "outside-domain" not in relax(inside, FAENetCalculator(potential), steps=0).anomalies
+    with pytest.warns(UserWarning, match="outside the domain"):
+        result = relax(outside, FAENetCalculator(potential), steps=0)
+    assert "outside-domain" in result.anomalies and "Cu-Cu" in result.why
+
+
+def test_md_stops_outside(potential, inside, outside):
+    settings = {"ensemble": "nve", "timestep_fs": 0.01, "steps": 2, "temperature_K": 1.0}
+    assert run_md(inside, FAENetCalculator(potential), **settings).stopped_because is None
+    with pytest.warns(MDStoppedWarning, match="outside the domain"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "outside the domain")
+        result = run_md(outside, FAENetCalculator(potential), **settings)
+    assert result.n_steps == 0 and "Cu-Cu" in result.why
+
+
+@pytest.mark.parametrize("command", ["predict", "relax", "md"])
+def test_command_line_marks_and_exits_with_3(potential, inside, outside, tmp_path, command):
+    model = str(save_potential(potential, tmp_path / "model.safetensors"))
+    options = {"predict": [], "relax": ["--steps", "0", "--fmax", "1000"], "md": ["--steps", "1", "--temperature", "1"]}
+    for atoms, code in ((inside, 0), (outside, 3)):
+        write(tmp_path / "in.extxyz", atoms)
+        arguments = [command, "-m", model, str(tmp_path / "in.extxyz"), "--json", "-q", *options[command]]
+        found = CliRunner().invoke(main, arguments)
+        assert found.exit_code == code, found.output
+        row = json.loads(found.stdout)
+        row = row if command == "md" else row["results"][0]
+        assert (row.get("domain") == "outside") == (code == 3)
+        assert ("Cu-Cu" in row.get("why", "")) == (code == 3)
+
+
+def test_evaluate_counts_structures_outside(potential, inside, outside, tmp_path):
+    model = str(save_potential(potential, tmp_path / "model.safetensors"))
+    for atoms in (inside, outside):
+        atoms.calc = FAENetCalculator(potential, on_outside_domain="ignore")
+        atoms.get_forces()
+    write(tmp_path / "data.extxyz", [inside, outside])
+    found = CliRunner().invoke(
+        main, ["evaluate", "-m", model, str(tmp_path / "data.extxyz"), "--json", "-q", "--symmetry", "0"]
+    )
+    result = json.loads(found.stdout)
+    assert (result["domain"], result["n_outside"], list(result["why"])) == ("outside", 1, ["1"])
