@@ -171,7 +171,7 @@ class Engine:
             power=config.envelope_power,
             cutoff=config.cutoff,
             message_scale=1.0 / math.sqrt(config.mean_neighbors),
-            output_bias=float(bias),
+            output_bias=float(bias.detach()),
             **{name: array.data_ptr() for name, array in self._arrays.items()},
         )
         create = found.function("fused_model")
