@@ -102,7 +102,10 @@ def test_a_folder_holds_one_run_at_a_time(data, tmp_path):
     folder.mkdir()
     with locked(folder / ".lock"):
         run = subprocess.run(
-            [sys.executable, "-m", "faenet_calc", *command(data, folder)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "faenet_calc", *command(data, folder, "--set=run.max_epochs=1")],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     assert run.returncode == 2 and "in use by another process" in run.stderr
     assert not (folder / "best.safetensors").exists()
