@@ -19,7 +19,7 @@ BELOW = {
     "screening": ("simulate",),
     "data": ("graphs",),
     "training": ("data", "potential"),
-    "labelling": ("data", "simulate"),
+    "labelling": ("data", "screening"),
     "reports": ("training", "screening"),
     "cli": ("reports", "labelling", "testing"),
 }

@@ -12,15 +12,25 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 from ase.build import bcc110, bulk, fcc100, fcc110, fcc111, fcc211, hcp0001
-from ase.data import atomic_numbers, covalent_radii
+from ase.data import atomic_numbers
 from ase.neighborlist import neighbor_list
 from numpy.typing import NDArray
 from scipy.spatial import Delaunay, QhullError
 
 from faenet_calc.graphs.tags import ADSORBATE
 from faenet_calc.labelling.adsorbates import random_rotation, upright
+from faenet_calc.screening.geometry import (
+    FLAT_A2,
+    SAME_SITE_A,
+    FloatArray,
+    circumcenter,
+    contact_lift,
+    hollow_kind,
+    inside_cell,
+    lateral_distances,
+    triangle_areas,
+)
 
-FloatArray = NDArray[np.float64]
 _BUILDERS: dict[str, Callable[..., Atoms]] = {
     "fcc111": fcc111,
     "fcc100": fcc100,
@@ -30,7 +40,6 @@ _BUILDERS: dict[str, Callable[..., Atoms]] = {
     "bcc110": bcc110,
 }
 _NEIGHBORS = {"fcc": 12, "hcp": 12, "bcc": 8}
-_FLAT_A2 = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,58 +150,24 @@ def sites(atoms: Atoms) -> tuple[Site, ...]:
         triangles = points[Delaunay(points[:, :2]).simplices]
     except QhullError:  # a single row of atoms has no faces
         return tuple(found)
-    triangles = triangles[_area(triangles) > _FLAT_A2]
+    triangles = triangles[triangle_areas(triangles) > FLAT_A2]
     pairs = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
     length = np.linalg.norm(pairs[:, 0] - pairs[:, 1], axis=1)
-    faces = [face for face in triangles if _inside(_circumcenter(face), cell)]
-    hollows = [(_hollow_kind(face, atoms), _circumcenter(face)) for face in faces]
+    centers = np.array([circumcenter(face) for face in triangles])
+    inside = inside_cell(centers, cell)
+    hollows = [
+        (hollow_kind(face, atoms), center) for face, center in zip(triangles[inside], centers[inside], strict=True)
+    ]
     shortest = length.min()
     bridges = [
         ("bridge" if size < 1.25 * shortest else "longbridge", pair.mean(axis=0))
-        for pair, size in zip(pairs, length, strict=True)
-        if size < 1.75 * shortest and _inside(pair.mean(axis=0), cell)
+        for pair, size, inside in zip(pairs, length, inside_cell(pairs.mean(axis=1), cell), strict=True)
+        if size < 1.75 * shortest and inside
     ]
     for kind, position in hollows + bridges:
-        if np.all(_lateral(position, np.array([site.position for site in found]), cell) > 0.3):
+        if np.all(lateral_distances(np.array([site.position for site in found]), position, cell) > SAME_SITE_A):
             found.append(Site(kind=kind, position=_triple(position)))
     return tuple(found)
-
-
-def _hollow_kind(face: FloatArray, atoms: Atoms) -> str:
-    length = np.linalg.norm(face - np.roll(face, 1, axis=0), axis=1)
-    if length.max() > 1.1 * length.min():
-        return "hollow"
-    center = _circumcenter(face)
-    depth = center[2] - atoms.positions[:, 2]
-    second = atoms.positions[(depth > 0.5) & (depth < 1.05 * length.mean())]
-    return "hcp" if np.any(_lateral(center, second, np.asarray(atoms.cell)) < 0.3) else "fcc"
-
-
-def _area(faces: FloatArray) -> FloatArray:
-    """Lateral areas (Å²) [n] of triangles [n, 3, 3]; close to zero for three atoms in line at the rim."""
-    sides = faces[:, 1:, :2] - faces[:, :1, :2]
-    area: FloatArray = np.abs(np.linalg.det(sides)) / 2
-    return area
-
-
-def _circumcenter(face: FloatArray) -> FloatArray:
-    """The lateral circumcenter of three corners [3]; z is their mean."""
-    a, b, c = face[:, :2]
-    center = np.linalg.solve(2 * np.array([b - a, c - a]), np.array([b @ b - a @ a, c @ c - a @ a]))
-    return np.array([*center, face[:, 2].mean()])
-
-
-def _inside(position: FloatArray, cell: FloatArray) -> bool:
-    fractional = np.linalg.solve(cell[:2, :2].T, position[:2])
-    return bool(np.all(fractional > -1e-6) and np.all(fractional < 1 - 1e-6))
-
-
-def _lateral(point: FloatArray, others: FloatArray, cell: FloatArray) -> FloatArray:
-    """Shortest lateral distances (Å) [n] from a point [3] to other points [n, 3] and their images."""
-    images = np.array([i * cell[0, :2] + j * cell[1, :2] for i in range(-2, 3) for j in range(-2, 3)])
-    difference = others[:, None, :2] - point[:2] + images
-    distances: FloatArray = np.linalg.norm(difference, axis=2).min(axis=1)
-    return distances
 
 
 def _triple(position: FloatArray) -> tuple[float, float, float]:
@@ -218,7 +193,7 @@ def place(atoms: Atoms, name: str, site: Site, height: float, tilt: float | None
         adsorbate.rotate(rng.uniform(0, tilt), "x")
         adsorbate.rotate(rng.uniform(0, 360), "z")
     adsorbate.positions[:, :2] += np.asarray(site.position)[:2] + rng.normal(0, 0.05, size=2)
-    adsorbate.positions[:, 2] += _contact(atoms, adsorbate) + height
+    adsorbate.positions[:, 2] += contact_lift(atoms, adsorbate) + height
     return atoms + adsorbate
 
 
@@ -252,18 +227,3 @@ def _mirrored(slab: Atoms, z: FloatArray) -> FloatArray:
     heights = slab.positions[:, 2]
     mirrored: FloatArray = heights.min() + heights.max() - z
     return mirrored
-
-
-def _contact(atoms: Atoms, adsorbate: Atoms) -> float:
-    """The shift along z (Å) that brings the adsorbate into contact with the slab."""
-    cell = np.asarray(atoms.cell)
-    shifts = [i * cell[0] + j * cell[1] for i in range(-2, 3) for j in range(-2, 3)]
-    slab_positions = np.concatenate([atoms.positions + shift for shift in shifts])
-    slab_radii = np.tile(covalent_radii[atoms.numbers], len(shifts))
-    lifts = []
-    for position, number in zip(adsorbate.positions, adsorbate.numbers, strict=True):
-        lateral2 = ((slab_positions[:, :2] - position[:2]) ** 2).sum(axis=1)
-        reach2 = (slab_radii + covalent_radii[number]) ** 2
-        near = lateral2 < reach2
-        lifts.append(np.max(slab_positions[near, 2] + np.sqrt(reach2[near] - lateral2[near])) - position[2])
-    return float(max(lifts))

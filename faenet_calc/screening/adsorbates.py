@@ -20,11 +20,13 @@ class Adsorbate:
 
     Attributes:
         name: Used in keys and tables, e.g. ``CO``.
-        atoms: Geometry without cell; the binding atom of the upright orientation is at the origin, the rest above (+z).
+        molecule: The free molecule as given, without cell.
+        atoms: The molecule with its binding atom at the origin and the rest above (+z).
         binding: Indices of the binding atom (monodentate) and, if any, of the second one (bidentate).
     """
 
     name: str
+    molecule: Atoms
     atoms: Atoms
     binding: tuple[int, ...]
 
@@ -135,12 +137,13 @@ def _prepared(name: str, atoms: Atoms, binding: tuple[int, ...]) -> Adsorbate:
         raise InputError(
             f"adsorbate {name}: binding atoms {binding}, expected one or two different indices below {len(atoms)}"
         )
-    free = Atoms(atoms.numbers, positions=atoms.positions - atoms.positions[binding[0]])
-    free.set_tags(ADSORBATE)
-    others = np.delete(free.positions, binding[0], axis=0)
+    free = Atoms(atoms.numbers, positions=atoms.positions, tags=[ADSORBATE] * len(atoms))
+    raised = free.copy()
+    raised.positions -= raised.positions[binding[0]]
+    others = np.delete(raised.positions, binding[0], axis=0)
     if len(others):
         up = others.mean(axis=0)
         if np.linalg.norm(up) < 0.2:  # the binding atom is the center (CH4, CO2): every direction is as good
             up = others[0]
-        free.rotate(up, "z")
-    return Adsorbate(name=name, atoms=free, binding=tuple(binding))
+        raised.rotate(up, "z")
+    return Adsorbate(name=name, molecule=free, atoms=raised, binding=tuple(binding))

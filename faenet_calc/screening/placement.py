@@ -13,7 +13,8 @@ from ase.data import covalent_radii
 from faenet_calc.graphs.neighbors import neighbor_list
 from faenet_calc.graphs.tags import ADSORBATE
 from faenet_calc.screening.adsorbates import Adsorbate
-from faenet_calc.screening.sites import SAME_SITE_A, FloatArray, Site, all_sites, distinct_sites, lateral_distances
+from faenet_calc.screening.geometry import SAME_SITE_A, FloatArray, contact_lift, lateral_distances
+from faenet_calc.screening.sites import Site, all_sites, distinct_sites
 from faenet_calc.screening.surfaces import Slab
 
 _CLASH = 1.4  # times the sum of covalent radii: closer than this, separate adsorbates would react
@@ -148,31 +149,13 @@ def _place(slab: Atoms, molecule: Atoms, positions: list[FloatArray], height_A: 
     for position in positions:
         copy = molecule.copy()
         copy.positions[:, :2] += position[:2]
-        copy.positions[:, 2] += _contact(slab, copy) + height_A
+        copy.positions[:, 2] += contact_lift(slab, copy) + height_A
         copy.set_tags(ADSORBATE)
         placed += copy
     # Room for the adsorbate: the vacuum above the highest atom stays what it was above the slab.
     added = float(placed.positions[:, 2].max() - slab.positions[:, 2].max())
     placed.cell[2, 2] += max(added, 0.0)
     return placed
-
-
-def _contact(slab: Atoms, molecule: Atoms) -> float:
-    """How far (Å) to lift the molecule so that it just touches the slab."""
-    cell = slab.cell.array
-    shifts = [i * cell[0] + j * cell[1] for i in range(-2, 3) for j in range(-2, 3)]
-    positions = np.concatenate([slab.positions + shift for shift in shifts])
-    radii = np.tile(covalent_radii[slab.numbers], len(shifts))
-    lifts = [float(slab.positions[:, 2].max() - molecule.positions[:, 2].min()) - 10.0]
-    for position, number in zip(molecule.positions, molecule.numbers, strict=True):
-        fraction = np.linalg.solve(cell[:2, :2].T, position[:2])
-        inside = (fraction - np.floor(fraction)) @ cell[:2, :2]
-        lateral2 = ((positions[:, :2] - inside) ** 2).sum(axis=1)
-        reach2 = (radii + covalent_radii[number]) ** 2
-        near = lateral2 < reach2
-        if near.any():
-            lifts.append(float(np.max(positions[near, 2] + np.sqrt(reach2[near] - lateral2[near])) - position[2]))
-    return max(lifts)
 
 
 def _clashes(placed: Atoms, n_slab: int, n_molecule: int) -> bool:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from faenet_calc.graphs.neighbors import neighbor_list
 from faenet_calc.screening.gas import GasReference
+from faenet_calc.screening.geometry import lateral_distances
 from faenet_calc.screening.placement import Configuration
 from faenet_calc.screening.sites import all_sites as sites_of
-from faenet_calc.screening.sites import lateral_distances, nearest_site
+from faenet_calc.screening.sites import nearest_site
 from faenet_calc.screening.surfaces import Slab
 from faenet_calc.simulate.relax import RelaxResult
 

@@ -9,11 +9,18 @@ from ase.data import covalent_radii
 from numpy.typing import NDArray
 from scipy.spatial import Delaunay, QhullError
 
-FloatArray = NDArray[np.float64]
+from faenet_calc.screening.geometry import (
+    FLAT_A2,
+    SAME_SITE_A,
+    FloatArray,
+    circumcenter,
+    hollow_kind,
+    inside_cell,
+    lateral_distances,
+    triangle_areas,
+)
 
 _PROBE_A = 1.3  # Å, radius of the probe: it reaches the terrace atoms of steps but not the second layer of fcc(110)
-_FLAT_A2 = 1e-3  # Å², triangles with less area are collinear atoms at the rim
-SAME_SITE_A = 0.3  # Å, sites closer than this are one
 _SYMMETRY_A = 0.05  # Å, tolerance of symmetry operations: unrelaxed and gently relaxed slabs keep theirs
 
 
@@ -68,9 +75,9 @@ def all_sites(slab: Atoms) -> list[Site]:
         triangles = points[Delaunay(points[:, :2]).simplices]
     except QhullError:  # all atoms in one row: there are no faces
         triangles = np.empty((0, 3, 3))
-    triangles = triangles[_areas(triangles) > _FLAT_A2]
-    triangles = triangles[_inside(triangles.mean(axis=1), cell)]
-    found += [(_hollow_kind(face, slab), _circumcenter(face), 0.0) for face in triangles]
+    triangles = triangles[triangle_areas(triangles) > FLAT_A2]
+    triangles = triangles[inside_cell(triangles.mean(axis=1), cell)]
+    found += [(hollow_kind(face, slab), circumcenter(face), 0.0) for face in triangles]
     pairs = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
     lengths = np.linalg.norm(pairs[:, 0] - pairs[:, 1], axis=1)
     for pair, length in zip(pairs, lengths, strict=True):
@@ -122,15 +129,6 @@ def plane_symmetry(slab: Atoms) -> list[tuple[FloatArray, FloatArray]]:
     return operations or identity
 
 
-def lateral_distances(positions: FloatArray, other: FloatArray, cell: FloatArray) -> FloatArray:
-    """[n] shortest in-plane distances (Å) from positions [n, 3] to another position [3] and its periodic images."""
-    fraction = (other - positions)[:, :2] @ np.linalg.inv(cell[:2, :2])
-    wrapped = (fraction - np.round(fraction)) @ cell[:2, :2]
-    shifts = np.array([i * cell[0, :2] + j * cell[1, :2] for i in (-1, 0, 1) for j in (-1, 0, 1)])
-    distances: FloatArray = np.linalg.norm(wrapped[:, None] + shifts, axis=2).min(axis=1)
-    return distances
-
-
 def _equivalent(site: Site, other: Site, slab: Atoms, operations: list[tuple[FloatArray, FloatArray]]) -> bool:
     cell = slab.cell.array
     fraction = slab.cell.scaled_positions(site.position[None])[0]
@@ -138,34 +136,3 @@ def _equivalent(site: Site, other: Site, slab: Atoms, operations: list[tuple[Flo
         return False
     images = np.array([rotation @ fraction + translation for rotation, translation in operations]) @ cell
     return bool((lateral_distances(images, other.position, cell) < SAME_SITE_A).any())
-
-
-def _hollow_kind(face: FloatArray, slab: Atoms) -> str:
-    lengths = np.linalg.norm(face - np.roll(face, 1, axis=0), axis=1)
-    if lengths.max() > 1.1 * lengths.min():
-        return "hollow"
-    center = _circumcenter(face)
-    depth = center[2] - slab.positions[:, 2]
-    second = slab.positions[(depth > 0.5) & (depth < 1.05 * lengths.mean())]
-    below = lateral_distances(second, center, slab.cell.array) < SAME_SITE_A
-    return "hcp" if below.any() else "fcc"
-
-
-def _areas(faces: FloatArray) -> FloatArray:
-    """[n] lateral areas (Å²) of triangles [n, 3, 3]."""
-    sides = faces[:, 1:, :2] - faces[:, :1, :2]
-    areas: FloatArray = np.abs(np.linalg.det(sides)) / 2
-    return areas
-
-
-def _circumcenter(face: FloatArray) -> FloatArray:
-    """[3] the point at equal lateral distance from three corners; z is their mean."""
-    a, b, c = face[:, :2]
-    center = np.linalg.solve(2 * np.array([b - a, c - a]), np.array([b @ b - a @ a, c @ c - a @ a]))
-    return np.array([*center, face[:, 2].mean()])
-
-
-def _inside(positions: FloatArray, cell: FloatArray) -> NDArray[np.bool_]:
-    """[n] which positions [n, 3] lie laterally inside the cell; every triangle has exactly one image inside."""
-    fraction = positions[:, :2] @ np.linalg.inv(cell[:2, :2])
-    return np.asarray(((fraction > -1e-6) & (fraction < 1 - 1e-6)).all(axis=1))
