@@ -1,7 +1,7 @@
 """The paper's frames: principal axes of the atoms.
 
-They jump where eigenvalues cross and depend on the periodic image of every atom; see ``lattice_frames.py`` and
-``pair_frames.py`` for what replaces them.
+They jump where eigenvalues cross and depend on the periodic image of every atom; ``lattice.py`` and ``pair.py`` have
+the frames that replace them.
 """
 
 import torch
