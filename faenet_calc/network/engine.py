@@ -44,6 +44,7 @@ class EngineOutput:
         features: [n_nodes, (n_interactions + 1) * (H // 2)] float32, last-layer features of all layers.
         grad_vectors: [n_edges, 3] float64.
         grad_rotation: [n_frames, 3, 3] float64; two frames that share edges have their sum at the first one.
+        grad_factor: [n_edges] float64, derivatives with respect to the factors of the messages.
         grad_copies: [n_edge_copies, 3] float64, derivatives of each frame by itself.
     """
 
@@ -53,6 +54,7 @@ class EngineOutput:
     features: Tensor | None
     grad_vectors: Tensor | None
     grad_rotation: Tensor | None
+    grad_factor: Tensor | None
     grad_copies: Tensor | None
 
 
@@ -75,8 +77,11 @@ class _Batch(ctypes.Structure):
     sizes = ("n_graphs", "n_atoms", "n_edges", "n_frames", "share_inverse", "edges_per_group", "threads")
     inputs = (
         "atom_start", "edge_start", "kind", "centre", "neighbor", "shift", "vectors", "frame_start", "rotation", "seed",
+        "factor",
     )  # fmt: skip
-    outputs = ("energy", "node_energy", "hidden", "features", "grad_vectors", "grad_rotation", "grad_copies")
+    outputs = (
+        "energy", "node_energy", "hidden", "features", "grad_vectors", "grad_rotation", "grad_factor", "grad_copies",
+    )  # fmt: skip
     _fields_ = (
         *((name, ctypes.c_int64) for name in sizes),
         *((name, ctypes.c_void_p) for name in (*inputs, *outputs)),
@@ -197,6 +202,7 @@ class Engine:
         vectors: Tensor,
         seed: Tensor,
         *,
+        factor: Tensor | None = None,
         share_inverse: bool,
         outputs: Collection[str],
     ) -> EngineOutput:
@@ -207,6 +213,7 @@ class Engine:
             frames: Their frames.
             vectors: [n_edges, 3] float64 (Å).
             seed: [n_frames] float64 derivatives of the result with respect to the frames' energies.
+            factor: [n_edges] float64 factors of the messages, the same for an edge and its reverse; None for 1.
             share_inverse: Frames U and -U may share their edges. Their rotations must then have opposite derivatives,
                 as those of a lattice do, and ``grad_copies`` is not available.
             outputs: Any of hidden, features, gradients (of vectors and rotations) and grad_copies.
@@ -231,6 +238,7 @@ class Engine:
             _starts(frames.graph, n),
             frames.rotation,
             seed,
+            factor,
             share_inverse,
             n_nodes,
             self._width if "hidden" in outputs else 0,
@@ -238,7 +246,7 @@ class Engine:
             "gradients" in outputs,
             n_copies if "grad_copies" in outputs else 0,
         )
-        energy, node_energy, hidden, features, grad_vectors, grad_rotation, grad_copies = found
+        energy, node_energy, hidden, features, grad_vectors, grad_rotation, grad_factor, grad_copies = found
         return EngineOutput(
             energy=energy,
             node_energy=node_energy,
@@ -246,6 +254,7 @@ class Engine:
             features=features if "features" in outputs else None,
             grad_vectors=grad_vectors if "gradients" in outputs else None,
             grad_rotation=grad_rotation if "gradients" in outputs else None,
+            grad_factor=grad_factor if "gradients" in outputs and factor is not None else None,
             grad_copies=grad_copies if "grad_copies" in outputs else None,
         )
 
@@ -342,21 +351,21 @@ _CHECKED = {
 
 def _check_arrays(inputs: dict[str, Tensor]) -> None:
     n_edges, n_frames, starts = (inputs[name].shape[0] for name in ("centre", "seed", "atom_start"))
-    expected = {
+    shapes = {
         "edge_start": (starts,),
         "frame_start": (starts,),
         "neighbor": (n_edges,),
         "shift": (n_edges, 3),
         "vectors": (n_edges, 3),
         "rotation": (n_frames, 3, 3),
+        "factor": (n_edges,),
     }
-    for name, shape in expected.items():
-        if inputs[name].shape != shape:
-            raise ValueError(f"{name} has shape {tuple(inputs[name].shape)}, expected {shape}")
     for name, array in inputs.items():
-        dtype = torch.float64 if name in ("vectors", "rotation", "seed") else torch.int64
+        dtype = torch.float64 if name in ("vectors", "rotation", "seed", "factor") else torch.int64
         if array.dtype != dtype:
             raise TypeError(f"{name} has dtype {array.dtype}, expected {dtype}")
+        if name in shapes and array.shape != shapes[name]:
+            raise ValueError(f"{name} has shape {tuple(array.shape)}, expected {shapes[name]}")
 
 
 _numbers = itertools.count()
@@ -375,6 +384,7 @@ def _outputs(
         new(n_nodes, features, dtype=torch.float32),
         new(rows if gradients else 0, 3),
         new(rotation.shape[0] if gradients else 0, 3, 3),
+        new(rows if gradients else 0),
         new(n_copies, 3),
     )
 
@@ -382,7 +392,8 @@ def _outputs(
 def _fused_evaluate(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
     """The operator on the CPU: checks what compiled code does not, and calls it."""
     chosen, n_inputs = _engines[engine], len(_Batch.inputs)
-    inputs = {name: array.contiguous() for name, array in zip(_Batch.inputs, arguments[:n_inputs], strict=True)}
+    given = zip(_Batch.inputs, arguments[:n_inputs], strict=True)
+    inputs = {name: array.contiguous() for name, array in given if array is not None}
     _check_arrays(inputs)
     share_inverse, n_nodes, hidden, features, gradients, n_copies = arguments[n_inputs:]
     padded_hidden, padded_features = chosen.padded
@@ -395,7 +406,7 @@ def _fused_evaluate(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
         gradients,
         n_copies,
     )
-    used = (True, True, hidden, features, gradients, gradients, n_copies)
+    used = (True, True, hidden, features, gradients, gradients, gradients and "factor" in inputs, n_copies)
     written = {name: array if use else None for name, array, use in zip(_Batch.outputs, outputs, used, strict=True)}
     chosen.run(int(share_inverse), inputs, written)
     energy, node_energy, wide_hidden, wide_features, *gradients_found = outputs
@@ -415,7 +426,8 @@ def _fused_evaluate_fake(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
 
 torch.library.define(
     "faenet_calc::fused_evaluate",
-    f"(int engine, {', '.join(f'Tensor {name}' for name in _Batch.inputs)}, bool share_inverse, SymInt n_nodes, "
+    f"(int engine, {', '.join(f'Tensor {name}' for name in _Batch.inputs[:-1])}, Tensor? factor, "
+    "bool share_inverse, SymInt n_nodes, "
     "SymInt hidden, SymInt features, bool gradients, SymInt n_copies) "
     f"-> ({', '.join('Tensor' for _ in _Batch.outputs)})",
 )

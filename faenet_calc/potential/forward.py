@@ -130,7 +130,7 @@ def forward(
                 model, geometry, geometry.framed, geometry.vectors, geometry.frames.rotation, features=request.features
             )
             network = _NetworkPass(output=output, copies=copies)
-        elif geometry.contacts is None and (engine := engine_for(model)) is not None:
+        elif not (geometry.contacts and request.gradient_spread) and (engine := engine_for(model)) is not None:
             network = _run_engine(engine, model, config, geometry, request)
         else:
             network = _run_in_parts(model, config, geometry, request, memory_bytes)
@@ -239,15 +239,23 @@ def _run_engine(
     }
     # Frames U and -U of a lattice move together; those of a molecule may belong to different pairs of atoms.
     on_lattice = not geometry.frames.rotation.requires_grad or bool((graph.pbc.sum(dim=1) >= 2).all())
+    vectors, weights = geometry.vectors.detach(), None
+    if geometry.contacts is not None:
+        vectors.requires_grad_(request.gradient)
+        weights = geometry.contacts.message_weights(vectors, graph)
     found = engine.evaluate(
         graph,
         frames,
-        geometry.vectors.detach(),
+        vectors.detach(),
         frames.weight * config.normalization.scale,
+        factor=None if weights is None else weights.detach(),
         share_inverse=on_lattice and not request.gradient_spread,
         outputs=[name for name, wanted in outputs.items() if wanted],
     )
     force = model.decoder(found.hidden) if request.direct and model.decoder is not None else None
+    grad_vectors = found.grad_vectors
+    if grad_vectors is not None and weights is not None:
+        grad_vectors = grad_vectors + torch.autograd.grad(weights, vectors, found.grad_factor)[0]
     return _NetworkPass(
         output=NetworkOutput(
             energy=found.energy,
@@ -256,7 +264,7 @@ def _run_engine(
             hidden=found.hidden,
             features=found.features,
         ),
-        grad_vectors=found.grad_vectors,
+        grad_vectors=grad_vectors,
         grad_rotation=found.grad_rotation,
         grad_copies=found.grad_copies,
     )

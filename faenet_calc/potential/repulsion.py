@@ -115,13 +115,21 @@ def close_contacts(config: RepulsionConfig, graph: AtomGraph, vectors: Tensor) -
     """Find the edges that are short enough for the repulsion to act; None if there are none."""
     if config.kind == "none":
         return None
-    numbers = torch.stack([graph.atomic_numbers[graph.centre], graph.atomic_numbers[graph.neighbor]], dim=1)
-    zbl, crowding = switching_ranges(config, numbers)
-    reach = torch.maximum(zbl[:, 1], crowding[:, 1])
-    close = vectors.detach().square().sum(dim=1) < reach**2
+    first, second = (graph.atomic_numbers.index_select(0, end) for end in (graph.centre, graph.neighbor))
+    reach = _squared_reach(config).to(vectors.device).index_select(0, first * (elements.MAX_Z + 1) + second)
+    close = vectors.detach().square().sum(dim=1) < reach
     if not bool(close.any()):
         return None
+    zbl, crowding = switching_ranges(config, torch.stack([first, second], dim=1))
     return CloseContacts(close=close, zbl_range=zbl.to(vectors), crowding_range=crowding.to(vectors))
+
+
+@lru_cache(maxsize=8)
+def _squared_reach(config: RepulsionConfig) -> Tensor:
+    """[119 * 119] (Å²) squared distance below which the repulsion acts, for every pair of elements."""
+    every = torch.arange(elements.MAX_Z + 1)
+    zbl, crowding = switching_ranges(config, torch.cartesian_prod(every, every))
+    return torch.maximum(zbl[:, 1], crowding[:, 1]).square()
 
 
 def switching_ranges(config: RepulsionConfig, numbers: Tensor) -> tuple[Tensor, Tensor]:

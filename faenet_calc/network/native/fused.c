@@ -191,7 +191,8 @@ typedef struct {
     int64_t *split;                                             /* [threads + 1] first atom of each thread */
     int64_t *first_edge;                                        /* [atoms + 1] */
     int32_t *centre, *neighbor;                                 /* [edges] atoms of the group */
-    float *vector, *distance, *weight, *weight_slope;           /* [edges, 3], [edges] ... */
+    float *vector, *distance;                                   /* [edges, 3], [edges] */
+    float *weight, *weight_slope, *envelope;                    /* [edges] w, dw/dd, and w without the factor */
     float *edge_state, *edge_slope, *filter;                    /* [edges, F], [edges, F], [layers][edges, F] */
     float *grad_weight, *grad_vector, *grad_distance;           /* [edges], [edges, 3], [edges] */
     float *seed;                                                /* [nodes] */
@@ -528,6 +529,7 @@ static int64_t NAME(place)(NAME(Group) *g, char *memory) {
     TAKE(distance, edges);
     TAKE(weight, edges);
     TAKE(weight_slope, edges);
+    TAKE(envelope, edges);
     TAKE(edge_state, edges * F);
     TAKE(edge_slope, edges * F);
     TAKE(filter, L * edges * F);
@@ -650,7 +652,9 @@ static void NAME(fill)(NAME(Group) *g) {
             } else if (w->power) {
                 weight = 0;
             }
-            g->distance[row] = (float)distance, g->weight[row] = (float)weight, g->weight_slope[row] = (float)slope;
+            const double factor = b->factor ? b->factor[edge + k] : 1;
+            g->distance[row] = (float)distance, g->envelope[row] = (float)weight;
+            g->weight[row] = (float)(weight * factor), g->weight_slope[row] = (float)(slope * factor);
         }
         while (next < unit->atom + atoms) g->first_edge[next++] = unit->edge + edges;
         for (int64_t k = 0; k < atoms; k++) {
@@ -691,6 +695,7 @@ static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const
             const double distance = sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
             const double along = distance > 0 ? (double)g->grad_distance[row] / distance : 0;
             const float *grad = g->grad_vector + 3 * row;
+            if (b->grad_factor) b->grad_factor[edge + k] += (double)g->grad_weight[row] * g->envelope[row];
             for (int x = 0; x < 3; x++) {
                 const double value = u[3 * x] * grad[0] + u[3 * x + 1] * grad[1] + u[3 * x + 2] * grad[2] + along * v[x];
                 b->grad_vectors[3 * (edge + k) + x] += value;

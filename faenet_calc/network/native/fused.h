@@ -40,12 +40,14 @@ typedef struct {
     const int64_t *frame_start;   /* [n_graphs + 1] */
     const double *rotation;       /* [n_frames, 3, 3] */
     const double *seed;           /* [n_frames] derivative of the result with respect to each frame's energy */
+    const double *factor;         /* [n_edges] factors of the messages, equal for an edge and its reverse, or NULL for 1 */
     double *energy;               /* [n_frames], zero before */
     double *node_energy;          /* [n_nodes], frame after frame */
     float *hidden;                /* [n_nodes, hidden] final states, or NULL */
     float *features;              /* [n_nodes, layers + 1, output] last-layer features, or NULL */
     double *grad_vectors;         /* [n_edges, 3], zero before, or NULL for energies alone */
     double *grad_rotation;        /* [n_frames, 3, 3], zero before; with share_inverse at the first frame of two inverse ones */
+    double *grad_factor;          /* [n_edges], zero before, or NULL */
     double *grad_copies;          /* [n_edge_copies, 3] by frame, or NULL; not with share_inverse */
 } Batch;
 

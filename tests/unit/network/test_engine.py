@@ -9,13 +9,14 @@ from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc100, molecule
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from faenet_calc.frames.frames import build_frames
+from faenet_calc.frames.frames import build_frames, copy_into_frames, into_frame
 from faenet_calc.network.engine import Engine, engine_for
 from faenet_calc.network.native import INSTRUCTION_SETS, library, unavailable
 from faenet_calc.potential import forward as forward_module
 from faenet_calc.potential import shipped
 from faenet_calc.potential.checkpoint import load_potential
 from faenet_calc.potential.potential import Potential, build_potential
+from faenet_calc.potential.repulsion import close_contacts
 
 pytestmark = pytest.mark.skipif(library() is None, reason=f"no compiled library: {unavailable()}")
 
@@ -114,13 +115,27 @@ def test_features_give_the_energy_and_hidden_states_those_of_the_network(both):
     head, mixing = single.model.output_block, single.model.mlp_skip_co.weight[0]
     of_states = found.features.unflatten(1, (len(mixing), -1)) @ head.lin2.weight[0] + head.lin2.bias
     assert torch.allclose((of_states @ mixing).double(), found.node_energy, atol=1e-5)
-    framed = forward_module.copy_into_frames(graph, frames.graph)
-    output, _ = forward_module._run(
-        single.model, framed, graph.edge_vectors(), frames.rotation, graph.pairs(), features=True
-    )
+    framed = copy_into_frames(graph, frames.graph)
+    copies = graph.edge_vectors()[framed.edge_of_copy]
+    in_frame = into_frame(copies, frames.rotation[framed.frame_of_edge]).float()
+    output = single.model(framed, in_frame, copies.norm(dim=1).float(), None, features=True)
     assert torch.allclose(found.features, output.features, atol=1e-4)
     assert torch.allclose(found.hidden, output.hidden, atol=1e-4)
     assert found.grad_vectors is None and found.grad_copies is None
+
+
+@pytest.mark.parametrize("frames", ["one", "pair", "all"])
+def test_messages_are_switched_off_where_atoms_crowd(frames, both):
+    single, double = both["metals-s"]
+    crystal = bulk("Cu", cubic=True)
+    crystal.set_cell(0.885 * crystal.cell, scale_atoms=True)
+    crystal.rattle(0.03, seed=0)
+    graph = single.graph([crystal, _structures("Cu")["slab"]])
+    contacts = close_contacts(single.config.repulsion, graph, graph.edge_vectors())
+    weights = contacts.message_weights(graph.edge_vectors(), graph)
+    assert ((weights > 0.01) & (weights < 0.99)).any()
+    expected = double.evaluate(graph, properties=TOLERANCES, frames=frames)
+    _check(single.evaluate(graph, properties=TOLERANCES, frames=frames), expected, TOLERANCES | {"forces": 3e-4})
 
 
 def test_direct_forces(both):
@@ -220,7 +235,8 @@ def test_the_operator_knows_the_shapes_of_its_outputs(both):
 
     def run(graph, frames, vectors):
         wanted = ["hidden", "features", "gradients", "grad_copies"]
-        return used.evaluate(graph, frames, vectors, frames.weight, share_inverse=False, outputs=wanted)
+        factor = torch.ones_like(vectors[:, 0])
+        return used.evaluate(graph, frames, vectors, frames.weight, factor=factor, share_inverse=False, outputs=wanted)
 
     real = run(graph, frames, graph.edge_vectors())
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -229,9 +245,9 @@ def test_the_operator_knows_the_shapes_of_its_outputs(both):
         assert value.shape == getattr(fake, name).shape and value.dtype == getattr(fake, name).dtype
 
 
-def test_spline_of_the_radial_part_is_conservative(both):
+def test_spline_of_the_radial_part_is_conservative():
     """Forces are derivatives of the engine's own energy, also between the knots of the spline."""
-    single, double = both["metals-s"]
+    single, double = (load_potential("metals-s", dtype=dtype, repulsion=False) for dtype in ("float32", "float64"))
     step = 2e-3
     distances = np.arange(1.0, 1.6, step)
     dimers = [Atoms("CO", [[0, 0, 0], [0, 0, d]], cell=[9, 9, 9], pbc=True) for d in distances]
