@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint format graph walk wheel clean
+.PHONY: demo docs test test-slow lint format graph walk wheel clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/relax_co_cu111.py
@@ -32,6 +32,11 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Pages in docs/_build/html, without the network; a warning is an error.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
 # Import graph of the package by folder.
 graph: $(STAMP)
 	$(BIN)/python scripts/import_graph.py
@@ -46,7 +51,7 @@ wheel: $(STAMP)
 	$(BIN)/python -m pip wheel $(PIP_FLAGS) --quiet -c constraints.txt --no-deps --wheel-dir $(DIST) .
 
 clean:
-	rm -rf $(VENV) $(DIST) build *.egg-info
+	rm -rf $(VENV) $(DIST) build *.egg-info docs/_build docs/_generated
 
 # The stamp file makes the installation run once, and again when its requirements or C sources change.
 $(STAMP): setup.cfg setup.py pyproject.toml constraints.txt $(wildcard faenet_calc/network/native/*.[ch])
