@@ -1,13 +1,13 @@
 """Fused evaluation of FAENet on the CPU: energies and their derivatives in one native call.
 
-:class:`Engine` holds the weights of a model packed for ``native/fused.c``. It computes what :class:`FAENet` computes in
-float32, with two differences in the order of operations: the radial part of the edge embedding is a cubic spline, and
-frames U and -U share their edge embeddings. Second derivatives, other architectures and other devices use PyTorch.
+:class:`Engine` holds the packed weights of a model and calls ``native/fused.c``. It computes what :class:`FAENet`
+computes in float32, with two differences in the order of operations: the radial part of the edge embedding is a cubic
+spline, and frames U and -U share their edge embeddings. Second derivatives, other architectures and other devices use
+PyTorch.
 """
 
 import ctypes
 import itertools
-import math
 import threading
 import weakref
 from collections.abc import Collection
@@ -16,16 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from faenet_calc.frames.frames import Frames
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.network.faenet import FAENet
-from faenet_calc.network.layers import EdgeNodeLinear, FeedForward, Interaction
 from faenet_calc.network.native import Library, library, n_threads
-
-INTERVALS = 1024
-"""Of the spline for the radial part: its error is below the rounding of float32."""
+from faenet_calc.network.packing import CWeights, PackedWeights
 
 EDGES_PER_GROUP = 2000
 """Edges per thread that are evaluated together if a frame has fewer; they fit into the cache."""
@@ -56,21 +52,6 @@ class EngineOutput:
     grad_rotation: Tensor | None
     grad_factor: Tensor | None
     grad_copies: Tensor | None
-
-
-class _Weights(ctypes.Structure):
-    sizes = ("kinds", "hidden", "filters", "directional", "feed_forward", "output", "layers", "intervals", "power")
-    numbers = ("cutoff", "message_scale", "output_bias")
-    arrays = (
-        "atom_states", "direction_weight", "direction_bias", "radial", "edge_weight", "filter_weight", "node_weight",
-        "node_bias", "up_weight", "up_bias", "in_weight", "in_bias", "out_weight", "out_bias", "output_weight",
-        "output_hidden_bias", "energy_weight", "mixing",
-    )  # fmt: skip
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in sizes),
-        *((name, ctypes.c_double) for name in numbers),
-        *((name, ctypes.c_void_p) for name in arrays),
-    )
 
 
 class _Batch(ctypes.Structure):
@@ -113,19 +94,12 @@ def engine_for(model: FAENet) -> "Engine | None":
     if kept is None:
         if library() is None:
             return None
-        slots = [
-            (group, name)
-            for module in model.modules()
-            for group in (module._parameters, module._buffers)
-            for name in group
-        ]
+        groups = [group for module in model.modules() for group in (module._parameters, module._buffers)]
+        slots = [(group, name) for group in groups for name, value in group.items() if value is not None]
         kept = _kept[model] = _Kept(slots)
-    version = [
-        number
-        for group, name in kept.slots
-        if (value := group[name]) is not None
-        for number in (value.data_ptr(), 0 if value.is_inference() else value._version)
-    ]
+    tensors = [group[name] for group, name in kept.slots]
+    version = [tensor.data_ptr() for tensor in tensors]
+    version += [0 if tensor.is_inference() else tensor._version for tensor in tensors]  # of inference tensors unknown
     if kept.version != version:
         kept.version, kept.engine = version, Engine(model) if supports(model) else None
     return kept.engine
@@ -164,24 +138,11 @@ class Engine:
         self._n_tags = 3 if config.atoms.tag_channels else 1
         self.n_states = config.interactions + 1
         self._width, self._n_features = config.hidden_channels, config.hidden_channels // 2 * self.n_states
-        self._panel = int(found.function("fused_panel")())
-        with torch.no_grad():
-            sizes, self._arrays = self._pack(model)
-        self.padded = sizes["hidden"], sizes["output"] * self.n_states
-        bias = model.output_block.lin2.bias
-        weights = _Weights(
-            **sizes,
-            layers=config.interactions,
-            intervals=INTERVALS,
-            power=config.envelope_power,
-            cutoff=config.cutoff,
-            message_scale=1.0 / math.sqrt(config.mean_neighbors),
-            output_bias=float(bias.detach()),
-            **{name: array.data_ptr() for name, array in self._arrays.items()},
-        )
+        self._weights = PackedWeights.of(model, int(found.function("fused_panel")()))
+        self.padded = self._weights.hidden, self._weights.output * self.n_states
         create = found.function("fused_model")
-        create.restype, create.argtypes = ctypes.c_void_p, (ctypes.POINTER(_Weights),)
-        self._handle = ctypes.c_void_p(create(ctypes.byref(weights)))
+        create.restype, create.argtypes = ctypes.c_void_p, (ctypes.POINTER(CWeights),)
+        self._handle = ctypes.c_void_p(create(ctypes.byref(self._weights.structure)))
         if not self._handle:
             raise MemoryError("the weights of the engine could not be allocated")
         self._free = weakref.finalize(self, found.function("fused_free"), self._handle)
@@ -281,61 +242,6 @@ class Engine:
         aligned = (workspace.data_ptr() + 63) // 64 * 64
         if self._evaluate(self._handle, ctypes.byref(call), aligned):
             raise MemoryError("the engine could not allocate its lists of frames")
-
-    def _pack(self, model: FAENet) -> tuple[dict[str, int], dict[str, Tensor]]:
-        """Padded widths and weights by the names of ``native/fused.h``."""
-        config = model.config
-        hidden, filters = self._wide(config.hidden_channels), self._wide(config.filters)
-        directional, output = self._wide(config.filters // 2), self._wide(config.hidden_channels // 2)
-        feed_forward = self._wide(config.feed_forward)
-        embedding = model.edge_embedding
-        blocks = [block for block in model.interaction_blocks if isinstance(block, Interaction)]
-        assert embedding.lin_e2 is not None and model.mlp_skip_co is not None
-        own = embedding.lin_e1.out_features
-        node_weights, node_biases, filter_weights = [], [], []
-        for block in blocks:
-            assert isinstance(block.lin_geom, EdgeNodeLinear)
-            for_edge, for_neighbor, for_centre = block.lin_geom.weight.split(block.lin_geom.widths, dim=1)
-            filter_weights.append(_padded(for_edge, filters, filters))
-            parts = (for_centre, for_neighbor, block.lin_down.weight)
-            node_weights.append(torch.cat([_padded(part, filters, hidden) for part in parts]))
-            biases = (block.lin_geom.bias, torch.zeros_like(block.lin_geom.bias), block.lin_down.bias)
-            node_biases.append(torch.cat([_padded(bias, filters) for bias in biases]))
-        wide = [block for block in model.feed_forward_blocks if isinstance(block, FeedForward)]
-        head = model.output_block
-        arrays = {
-            "atom_states": _padded(_atom_states(model), None, hidden),
-            "direction_weight": _padded(embedding.lin_e1.weight.t(), None, directional),
-            "direction_bias": _padded(embedding.lin_e1.bias, directional),
-            "radial": _radial_spline(model, filters),
-            "edge_weight": _padded(embedding.lin_e2.weight[:, :own], filters, directional),
-            "filter_weight": torch.stack(filter_weights),
-            "node_weight": torch.stack(node_weights),
-            "node_bias": torch.stack(node_biases),
-            "up_weight": torch.stack([_padded(block.lin_up.weight, hidden, filters) for block in blocks]),
-            "up_bias": torch.stack([_padded(block.lin_up.bias, hidden) for block in blocks]),
-            "in_weight": _stacked([_padded(block.lin_in.weight, feed_forward, hidden) for block in wide]),
-            "in_bias": _stacked([_padded(block.lin_in.bias, feed_forward) for block in wide]),
-            "out_weight": _stacked([_padded(block.lin_out.weight, hidden, feed_forward) for block in wide]),
-            "out_bias": _stacked([_padded(block.lin_out.bias, hidden) for block in wide]),
-            "output_weight": _padded(head.lin1.weight, output, hidden),
-            "output_hidden_bias": _padded(head.lin1.bias, output),
-            "energy_weight": _padded(head.lin2.weight[0], output),
-            "mixing": model.mlp_skip_co.weight[0].clone(),
-        }
-        sizes = {
-            "kinds": len(arrays["atom_states"]),
-            "hidden": hidden,
-            "filters": filters,
-            "directional": directional,
-            "feed_forward": feed_forward,
-            "output": output,
-        }
-        return sizes, {name: array.contiguous() for name, array in arrays.items()}
-
-    def _wide(self, width: int) -> int:
-        """A width rounded up to whole panels."""
-        return -(-width // self._panel) * self._panel
 
 
 # What ``fused_check`` looks at, in its order.
@@ -440,43 +346,6 @@ def _starts(group: Tensor, n_groups: int) -> Tensor:
     if n_groups == 1:
         return torch.tensor([0, len(group)])
     return torch.searchsorted(group, torch.arange(n_groups + 1))
-
-
-def _padded(values: Tensor, *sizes: int | None) -> Tensor:
-    """The same values with zeros after them, up to these sizes; None keeps a size."""
-    missing = [0 if size is None else size - have for size, have in zip(sizes, values.shape, strict=True)]
-    return functional.pad(values, [amount for size in reversed(missing) for amount in (0, size)])
-
-
-def _stacked(arrays: list[Tensor]) -> Tensor:
-    return torch.stack(arrays) if arrays else torch.empty(0)
-
-
-def _atom_states(model: FAENet) -> Tensor:
-    """[n_kinds, H] first states of all elements, for each tag if there are tags."""
-    config = model.config.atoms
-    n_tags = 3 if config.tag_channels else 1
-    numbers = torch.arange(config.n_elements + 1).repeat_interleave(n_tags)
-    return model.atom_embedding(numbers, torch.arange(n_tags).repeat(config.n_elements + 1))
-
-
-def _radial_spline(model: FAENet, width: int) -> Tensor:
-    """[INTERVALS + 1, 2, width] values and slopes × spacing of the distance's part of the edge embedding."""
-    embedding, cutoff = model.edge_embedding, model.config.cutoff
-    assert embedding.lin_e2 is not None and embedding.lin_e12 is not None
-    outer = embedding.lin_e2.weight[:, embedding.lin_e1.out_features :].double()
-    inner, inner_bias = embedding.lin_e12.weight.double(), embedding.lin_e12.bias.double()
-    outer_bias, offset = embedding.lin_e2.bias.double(), model.distance_expansion.offset.double()
-
-    spacing, width_of_basis = cutoff / INTERVALS, offset[1] - offset[0]
-    knots = torch.linspace(0.0, cutoff, INTERVALS + 1, dtype=torch.float64)
-    scaled = (knots[:, None] - offset) / width_of_basis
-    basis = torch.exp(-0.5 * scaled.square())
-    z, slope_z = basis @ inner.t() + inner_bias, (-scaled / width_of_basis * basis) @ inner.t()
-    sigmoid = torch.sigmoid(z)
-    values = (z * sigmoid) @ outer.t() + outer_bias
-    slopes = (sigmoid * (1 + z * (1 - sigmoid)) * slope_z) @ outer.t()
-    return _padded(torch.stack([values, slopes * spacing], dim=1).float(), None, None, width)
 
 
 class _Workspaces(threading.local):

@@ -1,4 +1,4 @@
-/* Arguments of the fused evaluation of FAENet: shared by fused.c and fused.py, which declares the same structures. */
+/* Arguments of the fused evaluation of FAENet: packing.py and engine.py declare the same structures. */
 #ifndef FAENET_FUSED_H
 #define FAENET_FUSED_H
 #include <stdint.h>
