@@ -1,61 +1,98 @@
-"""What the README shows must work: its Python runs, its commands and options exist, its files are there."""
+"""What the README shows must work: its code and commands run in order, its files, targets and numbers exist."""
 
 import re
+from pathlib import Path
 
-import click
 import pytest
+from ase.build import fcc111
+from ase.calculators.emt import EMT
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import write
+from doc_blocks import blocks_of, commands_of, run_command, run_python, unknown_words
+from ruamel.yaml import YAML
 
-from faenet_calc.cli import main
-
-
-@pytest.fixture(scope="module")
-def readme(repository):
-    return (repository / "README.md").read_text()
-
-
-def test_python_blocks_run(readme, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
-    assert "True" in capsys.readouterr().out
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+# Training with the settings of the README takes minutes; the tests run one pass over the data of a smaller network.
+SHORT = ["--set", "run.max_epochs=1", "--set", "run.time_limit_s=30", "--set", "run.report=false"]
 
 
-def _command_lines(text):
-    return re.findall(r"^faenet-calc [^\n#]*", text, flags=re.MULTILINE)
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder of a user with labelled structures in dft.extxyz."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FAENET_CALC_CACHE", str(tmp_path / "cache"))
+    structures = []
+    for seed in range(20):
+        atoms = fcc111("Cu", (1, 1, 3), vacuum=6.0)
+        atoms.info = {"slab": seed % 10}
+        atoms.rattle(0.05, seed=seed)
+        atoms.calc = EMT()
+        atoms.calc = SinglePointCalculator(atoms, energy=atoms.get_potential_energy(), forces=atoms.get_forces())
+        structures.append(atoms)
+    write("dft.extxyz", structures)
+    return tmp_path
 
 
-def _unknown_words(line):
-    """Commands and options of a line that do not exist."""
-    words = line.split()[1:]
-    command, context = main, click.Context(main)
-    while isinstance(command, click.Group):
-        name = words.pop(0)
-        command = command.get_command(context, name)
-        if command is None:
-            return [name]
-    options = {name for parameter in command.params for name in parameter.opts}
-    return [word for word in words if word.startswith("-") and word not in options]
+def _command_blocks():
+    return [block for _, block in blocks_of(README, ("",)) if commands_of(block)]
 
 
-def test_commands_and_options_exist(readme):
-    lines = _command_lines(readme)
-    assert len(lines) > 5
-    assert {line: _unknown_words(line) for line in lines if _unknown_words(line)} == {}
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 150
 
 
-def test_unknown_commands_and_options_are_noticed():
-    assert _unknown_words("faenet-calc relaxx in.xyz") == ["relaxx"]
-    assert _unknown_words("faenet-calc relax in.xyz --fmaks 3") == ["--fmaks"]
+def test_python_and_first_commands_run(folder, capsys):
+    ((_, block),) = blocks_of(README, ("python",))
+    assert len(block.splitlines()) <= 10
+    run_python(block, "README.md", {})
+    assert "converged: True" in capsys.readouterr().out
+    for words in commands_of(_command_blocks()[0]):
+        run_command(words)
+    assert (folder / "md.traj").stat().st_size > 0
 
 
-def test_files_and_targets_exist(readme, repository):
+@pytest.mark.slow
+def test_other_commands_run(folder):
+    for block in _command_blocks()[1:]:
+        for words in commands_of(block):
+            run_command([*words, *(SHORT if words[0] == "train" else [])])
+    for name in ("screening/report.html", "runs/mine/best.safetensors", "report.html", "runs/tuned/best.safetensors"):
+        assert (folder / name).stat().st_size > 0
+
+
+def test_commands_and_options_exist():
+    commands = [words for block in _command_blocks() for words in commands_of(block)]
+    assert len(commands) >= 8
+    assert {tuple(words): unknown_words(words) for words in commands if unknown_words(words)} == {}
+
+
+def test_every_block_is_code_or_known_commands():
+    for kind, block in blocks_of(README, ("", "python", "bash", "console")):
+        lines = block.splitlines()
+        assert kind == "python" or all(line.startswith(("faenet-calc ", "make ")) for line in lines), block
+
+
+def test_files_and_targets_exist(repository):
     makefile = (repository / "Makefile").read_text()
-    for target in re.findall(r"^make (\w+)$", readme, flags=re.MULTILINE):
+    for target in re.findall(r"^make (\w+)$", README, flags=re.MULTILINE):
         assert f"\n{target}:" in makefile, target
-    benchmarks = re.findall(r"`(?:python )?(?:benchmarks/)?(\w+\.py)", readme)
+    benchmarks = re.findall(r"`(?:python )?(?:benchmarks/)?(\w+\.py)", README)
     assert len(benchmarks) > 5
     for name in benchmarks:
         assert (repository / "benchmarks" / name).exists(), name
-    for path in re.findall(r"\]\((pretrained/[^)]*)\)", readme):
+    for path in re.findall(r"\]\((?!https?:)([^)]*)\)", README):
         assert (repository / path).exists(), path
+
+
+def test_errors_are_those_of_the_cards(repository):
+    for name, line in re.findall(r"^\| \[`([\w-]+)`\]\(.*?\)(.*)$", README, flags=re.MULTILINE):
+        card = YAML(typ="safe").load(repository / "pretrained" / name / "card.yaml")
+        for key in ("energy (meV/atom)", "forces (meV/Å)"):
+            assert str(card["errors"][key]) in line, (name, key, card["errors"])
+    assert "0.085" in README
+    assert (
+        YAML(typ="safe").load(repository / "pretrained/metals-m/card.yaml")["measured"]["dft_adsorption_energies"][
+            "mae_eV"
+        ]
+        == 0.085
+    )
