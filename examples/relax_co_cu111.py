@@ -6,11 +6,12 @@ python examples/relax_co_cu111.py [--quick] [--out FOLDER]
 import argparse
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from ase import Atoms
-from ase.build import fcc111, molecule
+from ase.build import fcc111
 from ase.data import covalent_radii
 from ase.data.colors import jmol_colors
 from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ from matplotlib.patches import Circle
 
 from faenet_calc import FAENetCalculator, screen
 from faenet_calc.reports.screening import write_screening_report
-from faenet_calc.screening.adsorbates import Adsorbate
+from faenet_calc.screening.adsorbates import Adsorbate, adsorbate
 from faenet_calc.screening.results import Row
 from faenet_calc.screening.screen import ScreenResult
 from faenet_calc.screening.store import ScreenStore
@@ -35,11 +36,10 @@ RESOLVED_EV = 0.1  # eV, smaller differences between sites are not reliable (car
 
 def tilted_co() -> Adsorbate:
     """CO that binds through carbon, tilted away from the surface normal: an upright start could not leave its site."""
-    atoms = molecule("CO")
-    atoms.positions -= atoms.positions[1]  # carbon at the origin
-    atoms.rotate(atoms.positions[0], "z")
-    atoms.rotate(TILT_DEG, "y")
-    return Adsorbate(name="CO", atoms=atoms, binding=(1,))
+    upright = adsorbate("CO")  # carbon at the origin
+    tilted = upright.upright()
+    tilted.rotate(TILT_DEG, "y", center=(0, 0, 0))
+    return replace(upright, atoms=tilted)
 
 
 def print_energies(rows: list[Row], result: ScreenResult, snapshots: dict[str, list[Atoms]]) -> None:
@@ -103,10 +103,10 @@ def draw(rows: list[Row], snapshots: dict[str, list[Atoms]], path: Path) -> None
 def centred(atoms: Atoms) -> Atoms:
     """The structure with its carbon atom at the origin of the plane, repeated to fill the view."""
     drawn = Atoms(atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=(True, True, False))
-    adsorbate = drawn[-2:]
+    carbon_oxygen = drawn[-2:]
     slab = drawn[:-2].repeat((3, 3, 1))
     slab.positions -= drawn.cell[0] + drawn.cell[1]  # the copy with the adsorbate is in the middle
-    together = slab + adsorbate
+    together = slab + carbon_oxygen
     together.positions[:, :2] -= drawn.positions[-1, :2]
     return together
 
