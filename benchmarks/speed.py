@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -203,13 +203,16 @@ class Worker:
 # ---- the measuring side ----
 
 
-def measure(workers: dict[str, tuple[Worker, str]], sizes: list[int], repeats: int) -> dict[str, dict[int, float]]:
+def measure(
+    workers: dict[str, tuple[Worker, str]], sizes: list[int], repeats: int, store: Callable[[Row], None]
+) -> dict[str, dict[int, float]]:
     """Median times (ms) by label and size; calls of all labels alternate.
 
     Args:
         workers: By label, the process and its case.
         sizes: Numbers of atoms.
         repeats: Timed calls of each.
+        store: Called with the row of every median.
     """
     medians: dict[str, dict[int, float]] = defaultdict(dict)
     active = list(workers)
@@ -231,6 +234,7 @@ def measure(workers: dict[str, tuple[Worker, str]], sizes: list[int], repeats: i
                     active.remove(label)
         for label, values in times.items():
             medians[label][n_atoms] = float(np.median(values))
+            store(_row(label, n_atoms, "energy and forces", medians[label][n_atoms], "ms"))
     return dict(medians)
 
 
@@ -285,32 +289,30 @@ def _row(case: str, atoms: int | None, metric: str, value: float, unit: str) -> 
     return {"benchmark": "speed", "case": case, "atoms": atoms, "metric": metric, "value": value, "unit": unit}
 
 
-def report(
+def further_rows(
     times: dict[str, dict[int, float]], here: Worker, cases: list[str], checkout: Path, batched: int
-) -> list[Row]:
-    """All rows from the times, and what is measured besides them."""
-    rows = [_row(label, n, "energy and forces", t, "ms") for label, by_n in times.items() for n, t in by_n.items()]
+) -> Iterator[Row]:
+    """What follows from the times, and what is measured besides them."""
     for label, by_n in times.items():
         slope = exponent(by_n)
         if slope is not None:
-            rows.append(_row(label, None, "exponent from 200 atoms", slope, ""))
+            yield _row(label, None, "exponent from 200 atoms", slope, "")
         earlier = times.get(f"{label} (other)", {})
-        rows += [_row(label, n, "other / this", earlier[n] / t, "x") for n, t in by_n.items() if n in earlier]
+        yield from (_row(label, n, "other / this", earlier[n] / t, "x") for n, t in by_n.items() if n in earlier)
     rate = max(here.ask("sgemm") for _ in range(5))
-    rows.append(_row("torch", None, "sgemm", rate, "GFLOP/s"))
+    yield _row("torch", None, "sgemm", rate, "GFLOP/s")
     for case in cases:
         for n, milliseconds in times.get(case, {}).items():
             achieved = here.ask("flops", case, n) / milliseconds / 1e6
-            rows.append(_row(case, n, "matrix products / sgemm", achieved / rate, "x"))
-            rows.append(_row(case, n, "MD steps", 1e3 / milliseconds, "1/s"))
-            rows.append(_row(case, n, "MD", 86.4 * TIMESTEP_FS / milliseconds, "ns/day"))
+            yield _row(case, n, "matrix products / sgemm", achieved / rate, "x")
+            yield _row(case, n, "MD steps", 1e3 / milliseconds, "1/s")
+            yield _row(case, n, "MD", 86.4 * TIMESTEP_FS / milliseconds, "ns/day")
         largest = max(times[case])
-        rows.append(_row(case, largest, "memory per atom", memory_per_atom(checkout, case, largest), "kB"))
+        yield _row(case, largest, "memory per atom", memory_per_atom(checkout, case, largest), "kB")
         for n in (12, 40) if batched else ():
             together = float(np.median([here.ask("batch", case, n, batched) for _ in range(3)]))
-            rows.append(_row(case, n, f"{batched} structures in one call, each", together, "ms"))
-    rows += [_row("start-up", None, name, value, "s") for name, value in start_up(checkout).items()]
-    return rows
+            yield _row(case, n, f"{batched} structures in one call, each", together, "ms")
+    yield from (_row("start-up", None, name, value, "s") for name, value in start_up(checkout).items())
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -342,14 +344,18 @@ def main(arguments: list[str] | None = None) -> None:
                 measured[f"{case}{suffix}"] = worker, case
             except RuntimeError as error:
                 progress(skipped=f"{case}{suffix}", reason=str(error))
+    rows = Rows(chosen.out)
+
+    def store(row: Row) -> None:
+        rows.append(row)
+        show(row)
+
     try:
-        times = measure(measured, chosen.sizes, chosen.repeats)
-        rows = Rows(chosen.out)
-        for row in report(times, here, [case for case in cases if case in times], checkout, chosen.batch):
-            rows.append(row)
-            show(row)
+        times = measure(measured, chosen.sizes, chosen.repeats, store)
         if chosen.plot is not None:
             plot(times, chosen.plot)
+        for row in further_rows(times, here, [case for case in cases if case in times], checkout, chosen.batch):
+            store(row)
     finally:
         for worker in workers.values():
             worker.close()
