@@ -2,7 +2,7 @@
 
     python benchmarks/frame_modes.py metals-m [--data labels.extxyz] [--limit 150] [--frames all pair one]
 
-For held-out structures (those stored in benchmarks/data, or every n-th of them), each frame mode against the labels and
+For the validation set of datasets/metals-v1 (or every n-th structure of it), each frame mode against the labels and
 against all frames; one row per mode:
 
 forces_mae              (meV/Å) against the labels.
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from ase import Atoms
-from heldout_errors import HELDOUT
+from heldout_errors import VALIDATION
 from numpy.typing import NDArray
 from rows import Row, model_words, rounded, show
 
@@ -73,7 +73,7 @@ def main() -> None:
     """A row per model and mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--data", type=Path, default=HELDOUT)
+    parser.add_argument("--data", type=Path, default=VALIDATION)
     parser.add_argument("--limit", type=int, default=150, help="maximum number of structures, evenly spread")
     parser.add_argument("--frames", nargs="+", choices=["one", "pair", "all", "exact"], default=["all", "pair", "one"])
     arguments = parser.parse_args()

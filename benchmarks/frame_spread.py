@@ -2,8 +2,8 @@
 
     python benchmarks/frame_spread.py metals-m metals-s [--data labels.extxyz] [--limit 200]
 
-`forces_frame_std` is compared with the norm of the force error on held-out structures (the 712 stored in the
-repository, or every n-th of them), for all atoms, for adsorbate atoms, and for the worst atom of each structure
+`forces_frame_std` is compared with the norm of the force error on structures of unseen systems (the validation set of
+datasets/metals-v1, or every n-th of them), for all atoms, for adsorbate atoms, and for the worst atom of each structure
 (largest spread against largest error):
 
 rank_correlation      Spearman correlation; 0 without any relation.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from heldout_errors import HELDOUT
+from heldout_errors import VALIDATION
 from numpy.typing import NDArray
 from rows import Row, model_words, rounded, show
 from scipy.stats import spearmanr
@@ -58,7 +58,7 @@ def main() -> None:
     """Print one row per model and kind of atom."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--data", type=Path, default=HELDOUT)
+    parser.add_argument("--data", type=Path, default=VALIDATION)
     parser.add_argument("--limit", type=int, help="maximum number of structures, taken evenly")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

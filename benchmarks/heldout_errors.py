@@ -1,12 +1,16 @@
-"""Errors of models on held-out systems, by reason for being held out.
+"""Errors of models on unseen systems, by reason for being held out.
 
-    python benchmarks/heldout_errors.py metals-s metals-m metals-direct [--data labels.extxyz] [--train train.extxyz]
-        [--json rows.jsonl]
+    python benchmarks/heldout_errors.py metals-s metals-m [--data labels.extxyz] [--train train.extxyz] [--json FILE]
+    python benchmarks/heldout_errors.py metals-m --final [--json FILE]
 
 A MODEL is a shipped name, a checkpoint (named after its folder), a checkpoint of a peer (`peer_schnet.py`), or one of
-these with a frames setting, as in `metals-s:one`. Structures marked `split=heldout` are used where there are any;
-`--split test` selects another mark. Without `--data`, the 712 held-out structures of the recipe
-(datasets/metals-v1/recipes/reference-driven.yaml, its first 882 tasks) stored in datasets/metals-v1 are used.
+these with a frames setting, as in `metals-s:one`. Without `--data`, the validation set of datasets/metals-v1 is used.
+In other files, structures marked `split=heldout` are used where there are any; `--split test` selects another mark.
+
+The test set of datasets/metals-v1 (712 structures of the recipe datasets/metals-v1/recipes/reference-driven.yaml, its
+first 882 tasks) is sealed: the manifest holds its sha256, `--data` rejects it, and only `--final` opens it. Use it once
+for a finished model, not to choose between models or settings. Each opening is appended to
+benchmarks/results/openings.jsonl before anything is evaluated: date, model, digests of weights and data, command.
 
 Errors are given in total, by the rule of the recipe that held a system out (a structure matched by several rules
 counts for each), by kind of structure, sampling method, adsorbate and metal, and for a baseline: element energies
@@ -20,9 +24,11 @@ metric, value, unit, n_structures and n_systems.
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +37,14 @@ import torch
 from error_groups import GROUP_KINDS, Group, groups_of
 from numpy.typing import NDArray
 from peers.schnet import open_model
+from rows import Rows, model_words
 
 from faenet_calc.data import statistics
 from faenet_calc.data.dataset import GraphDataset, open_dataset
+from faenet_calc.data.formats import find_files
+from faenet_calc.data.manifest import shard_files
 from faenet_calc.errors import InputError
+from faenet_calc.files import sha256_of
 from faenet_calc.graphs.tags import ADSORBATE
 from faenet_calc.labelling.recipe import Recipe, load_recipe
 from faenet_calc.memory import keep_freed_memory
@@ -46,7 +56,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
-HELDOUT = Path(__file__).parents[1] / "datasets" / "metals-v1" / "heldout.extxyz.xz"
+DATASET = RECIPE.parents[1]
+VALIDATION, HELDOUT = DATASET / "validation.extxyz.xz", DATASET / "heldout.extxyz.xz"
+OPENINGS = Path(__file__).parent / "results" / "openings.jsonl"
 MEAN_PREDICTOR = "mean predictor"
 # metric → (unit, heading)
 METRICS = {
@@ -316,11 +328,46 @@ def baseline(dataset: GraphDataset, indices: Integers, train: Sequence[Path]) ->
     return mean_errors(fitted, np.array(allowed), dataset, indices)
 
 
+def evaluated_files(data: Sequence[Path] | None, final: bool) -> list[Path]:
+    """Files to evaluate: the test set if ``final``, otherwise ``data`` or the validation set.
+
+    Raises:
+        InputError: The test set is among ``data``, was changed, or is requested together with ``data``.
+    """
+    sealed = shard_files(DATASET, "test")
+    if final:
+        if data is not None:
+            raise InputError(f"--final evaluates the test set of {DATASET.name}; omit --data")
+        return sealed
+    files = find_files(data) if data is not None else shard_files(DATASET, "val")
+    digests = {sha256_of(file) for file in sealed}
+    for file in files:
+        if sha256_of(file) in digests:
+            raise InputError(f"{file} is the sealed test set of {DATASET.name}; use --final, which records the opening")
+    return files
+
+
+def record_opening(models: Sequence[str], files: Sequence[Path], command: Sequence[str]) -> None:
+    """Append one row per model to :data:`OPENINGS`."""
+    openings = Rows(OPENINGS)
+    for name in models:
+        openings.append(
+            {
+                "row": "opening",
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                **model_words(split_name(name)[0]),
+                "data": {file.name: sha256_of(file) for file in files},
+                "command": shlex.join(command),
+            }
+        )
+
+
 def parser() -> argparse.ArgumentParser:
     """Command-line parser."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("models", nargs="+", metavar="MODEL")
-    result.add_argument("--data", type=Path, nargs="+", default=[HELDOUT])
+    result.add_argument("--data", type=Path, nargs="+", help="labelled structures (default: the validation set)")
+    result.add_argument("--final", action="store_true", help="open the sealed test set and record it")
     result.add_argument("--train", type=Path, nargs="*", default=[])
     result.add_argument("--recipe", type=Path, default=RECIPE, help="recipe with the held-out rules")
     result.add_argument("--split", help="split to evaluate (default: heldout, if present)")
@@ -340,7 +387,10 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     recipe = load_recipe(arguments.recipe)
-    candidates = [candidate(name, arguments.data, arguments.device) for name in arguments.models]
+    files = evaluated_files(arguments.data, arguments.final)
+    if arguments.final:
+        record_opening(arguments.models, files, [Path(sys.argv[0]).name, *sys.argv[1:]])
+    candidates = [candidate(name, files, arguments.device) for name in arguments.models]
     dataset = candidates[0].dataset
     indices = common(candidates, arguments.split, arguments.limit)
     found: list[GroupErrors] = []

@@ -3,7 +3,7 @@
     python benchmarks/pareto.py metals-s metals-s:one metals-m metals-direct [--data labels.extxyz]
         [--json rows.jsonl] [--plot pareto.svg] [--reference metals_reference.MetalsReference]
 
-Error on held-out structures (as in heldout_errors.py, or read from its rows with `--errors rows.jsonl`, which must use
+Error on the validation set (as in heldout_errors.py, or read from its rows with `--errors rows.jsonl`, which must use
 the same model names) against the CPU time of one energy-and-forces call of the ASE calculator: a 40-atom Cu(111) slab
 whose atoms move slightly before every call, one thread. All models, and the reference if given, take turns in one
 process, so that other load affects all of them equally; the median counts. A model is on the Pareto front if no other
@@ -29,7 +29,7 @@ import torch
 from ase import Atoms
 from ase.build import fcc111
 from ase.calculators.calculator import Calculator
-from heldout_errors import HELDOUT, candidate, common, label, metrics, model_errors, split_name, write_rows
+from heldout_errors import VALIDATION, candidate, common, label, metrics, model_errors, split_name, write_rows
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from peers.schnet import open_model
@@ -192,7 +192,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("models", nargs="+", metavar="MODEL")
     where = result.add_mutually_exclusive_group()
-    where.add_argument("--data", type=Path, nargs="+", default=[HELDOUT])
+    where.add_argument("--data", type=Path, nargs="+", default=[VALIDATION])
     where.add_argument("--errors", type=Path, help="rows of heldout_errors.py")
     result.add_argument("--split", help="split to evaluate (default: heldout, if present)")
     result.add_argument("--limit", type=int, help="maximum number of structures, taken evenly")

@@ -1,15 +1,21 @@
 """Groups by the recipe's rules, errors by hand, a mean predictor that sees training data only."""
 
 import json
+import shutil
+from pathlib import Path
 
+import heldout_errors
 import numpy as np
 import pytest
 from error_groups import groups_of, reasons
 from heldout_errors import (
+    HELDOUT,
     RECIPE,
+    VALIDATION,
     StructureError,
     baseline,
     choose,
+    evaluated_files,
     known_to,
     label,
     main,
@@ -199,3 +205,45 @@ def test_table_and_rows_have_every_group(labelled, recipe):
     ):
         assert word in text
     assert {row["case"] for row in rows("b", found)} >= {"all", "why=unseen facet", "how=rattle"}
+
+
+def test_the_test_set_is_sealed(tmp_path):
+    assert evaluated_files(None, final=False) == [VALIDATION]
+    copy = shutil.copy(HELDOUT, tmp_path / "renamed.extxyz.xz")
+    for data in (HELDOUT, copy, RECIPE.parents[1], f"{RECIPE.parents[1]}:test"):
+        with pytest.raises(InputError, match="sealed test set"):
+            evaluated_files([data], final=False)
+    assert evaluated_files(None, final=True) == [HELDOUT]
+    with pytest.raises(InputError, match="omit --data"):
+        evaluated_files([VALIDATION], final=True)
+
+
+def test_a_changed_test_set_is_not_opened(tmp_path, monkeypatch):
+    folder = RECIPE.parents[1]
+    for name in ("manifest.yaml", HELDOUT.name):
+        shutil.copy(folder / name, tmp_path)
+    monkeypatch.setattr(heldout_errors, "DATASET", tmp_path)
+    assert evaluated_files(None, final=True) == [tmp_path / HELDOUT.name]
+    with open(tmp_path / HELDOUT.name, "ab") as file:
+        file.write(b"x")
+    with pytest.raises(InputError, match="edited or damaged"):
+        evaluated_files(None, final=True)
+
+
+def test_every_opening_is_recorded(labelled, tmp_path, monkeypatch, repository):
+    model = str(repository / "tests" / "data" / "emt-copper.safetensors")
+    openings = tmp_path / "openings.jsonl"
+    source = Path(labelled.info(0)["source"])
+    monkeypatch.setenv("FAENET_CALC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(heldout_errors, "OPENINGS", openings)
+    monkeypatch.setattr("sys.argv", ["heldout_errors.py", model, "--data", str(source)])
+    main()
+    assert not openings.exists()
+    monkeypatch.setattr(heldout_errors, "shard_files", lambda folder, split: [source])
+    monkeypatch.setattr("sys.argv", ["heldout_errors.py", model, f"{model}:one", "--final"])
+    main()
+    main()
+    found = [json.loads(line) for line in openings.read_text().splitlines()]
+    assert len(found) == 4
+    assert {row["command"] for row in found} == {f"heldout_errors.py {model} {model}:one --final"}
+    assert all(row["weights"] and row["date"].endswith("+00:00") and len(row["data"]) == 1 for row in found)
