@@ -29,6 +29,7 @@ COMMANDS = {
     "train": "Train a potential.",
     "evaluate": "Measure the errors of a model on labelled data.",
     "data": "Check, describe, split, convert or generate data sets.",
+    "benchmark": "Run a benchmark of a clone of the repository.",
 }
 
 
