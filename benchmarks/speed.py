@@ -136,15 +136,18 @@ class _Timer:
         return 10 * 2 * 2048 * 512 * 512 / (time.process_time() - begin) / 1e9
 
     def flops(self, case: str, n_atoms: int) -> float:
-        """Multiplications and additions of the matrix products behind energy and forces, without any sharing."""
+        """Multiplications and additions of the matrix products behind energy and forces.
+
+        Frames U and -U, of which ``pair`` has one pair and ``all`` four, share the products of their edges.
+        """
         calculator = self.calculators[case]
         (potential,) = calculator.predictor.committee.members  # type: ignore[attr-defined]
         network, graph = potential.config.model, potential.graph(slab(n_atoms))
         h, f, n = network.hidden_channels, network.filters, network.interactions
         per_edge = n * f * f + f * f // 2
         per_atom = n * (4 * h * f + 2 * h * network.feed_forward) + (n + 1) * h * h // 2
-        frames = {"one": 1, "pair": 2, "all": 8}[case.rpartition("=")[2]]
-        return 2 * 2 * frames * (graph.n_edges * per_edge + graph.n_atoms * per_atom)
+        edge_frames, atom_frames = {"one": (1, 1), "pair": (1, 2), "all": (4, 8)}[case.rpartition("=")[2]]
+        return 2 * 2 * (edge_frames * graph.n_edges * per_edge + atom_frames * graph.n_atoms * per_atom)
 
 
 def _serve() -> None:
