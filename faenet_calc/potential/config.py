@@ -65,21 +65,24 @@ class RepulsionConfig:
         kind: ``zbl``, or ``none`` for the bare network.
         outer: Where the repulsion begins to act.
         inner: Where it has replaced the network.
-        crowding_outer: Where two metal atoms begin to count as crowded, as a fraction of the distance of neighbors in
-            the close-packed metals.
-        crowding_inner: Where one such neighbor is enough to remove an atom from the network.
+        crowding_start: Number of metal atoms around a metal atom at which the network begins to be switched off there.
+        crowding_end: Number at which it is switched off.
     """
 
     kind: Literal["none", "zbl"] = "none"
-    outer: float = 0.9
-    inner: float = 0.6
-    crowding_outer: float = 0.92
-    crowding_inner: float = 0.7
+    outer: float = 0.88
+    inner: float = 0.55
+    crowding_start: float = 15.0
+    crowding_end: float = 16.8
 
     def __post_init__(self) -> None:
-        for inner, outer in ((self.inner, self.outer), (self.crowding_inner, self.crowding_outer)):
-            if not 0 < inner < outer < 1:
-                raise ValueError(f"repulsion: a range of [{inner}, {outer}], expected 0 < inner < outer < 1")
+        if not 0 < self.inner < self.outer < 1:
+            raise ValueError(f"repulsion: inner = {self.inner}, outer = {self.outer}, expected 0 < inner < outer < 1")
+        if not 0 < self.crowding_start < self.crowding_end:
+            raise ValueError(
+                f"repulsion: crowding_start = {self.crowding_start}, crowding_end = {self.crowding_end}, expected "
+                "0 < crowding_start < crowding_end"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

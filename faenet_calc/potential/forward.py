@@ -184,7 +184,7 @@ def _geometry(
         vectors=vectors,
         frames=frames,
         separate_copies=request.gradient_spread,
-        contacts=close_contacts(config.repulsion, graph, vectors),
+        contacts=close_contacts(config.repulsion, graph, vectors, config.model.cutoff),
     )
 
 

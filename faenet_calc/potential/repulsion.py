@@ -3,20 +3,21 @@
 A network is trained on sensible structures; where atoms overlap or crowd it has arbitrary minima, or explodes. With
 g(t) = t³ (10 − 15 t + 6 t²), t limited to [0, 1], a smooth step, and every range of distances given as [inner, outer]:
 
-- The crowding of an atom is u_i = Σ_j c_ij, where c_ij is g over a range of distances: 0 at the outer end, 1 at the
-  inner end. Messages of the network between i and j are multiplied by w_ij = s_i s_j, where s_i falls smoothly from 1
-  at u_i ≤ 0.4 to 0 at u_i ≥ 1. A crowded atom is thus removed from the network: it keeps the energy of an isolated
-  atom, and others do not see it.
-- The pair energy of Ziegler, Biersack and Littmark (ZBL) is multiplied by z_ij + (1 − z_ij) (1 − w_ij) c_ij, where z_ij
-  is g over another range: it acts on pairs that overlap, and on pairs that were removed from the network.
+- Messages of the network between i and j are multiplied by w_ij = s_i s_j. The switch s_i is a product of two smooth
+  steps from 1 to 0: in the overlap u_i = Σ_j o_ij from 0.4 to 1, and in the number of metal atoms around a metal atom,
+  n_i = Σ_j m_ij, from crowding_start to crowding_end. An atom that overlaps or is crowded is thus removed from the
+  network: it keeps the energy of an isolated atom, and others do not see it.
+- The pair energy of Ziegler, Biersack and Littmark (ZBL) is multiplied by z_ij + (1 − z_ij) (1 − w_ij) c_ij: it acts on
+  pairs that overlap, and on close pairs that were removed from the network.
 
-Ranges are fractions of a length that belongs to the two elements. With a third of [inner, outer] between them, z has
-[inner + third, outer] and c has [inner, outer − third], in units of a short bond; so ZBL is switched on first. For two
-metals c has [crowding_inner, crowding_outer], in units of the distance of neighbors in close-packed metals, such that a
-single short bond is left alone and twelve neighbors count together.
+The functions o, m, z and c of the distance are g over different ranges: 0 at the outer end, 1 at the inner end. In
+units of a short bond between the two elements and with a third of [inner, outer] between them, z has [inner + third,
+outer] and o has [inner, outer − third], so that ZBL is switched on first. In units of the distance of neighbors in
+close-packed metals, m has [0.8, 1.7] and, for two metals, c has [0.7, 0.92]; otherwise c is o. An equilibrium fcc metal
+has n = 12.2, one whose lattice constant is smaller by 9 % has 14.9, by 13 % has 16.9; rattled slabs stay below 14.
 
 Everything is twice continuously differentiable, local, extensive and independent of the order of atoms. Structures
-without pairs inside these ranges are not affected at all.
+without overlapping pairs and crowded atoms are not affected at all.
 
 Symbols: a screening length (Å), φ universal screening function, Z nuclear charges.
 """
@@ -36,34 +37,45 @@ from faenet_calc.potential.config import RepulsionConfig
 
 _COULOMB = Hartree * Bohr  # e² / (4π ε0) (eV Å)
 _SCREENING = ((0.18175, 3.19980), (0.50986, 0.94229), (0.28022, 0.40290), (0.02817, 0.20162))  # φ = Σ c exp(−b x)
-_TOLERATED = 0.4  # crowding of an atom that leaves the network as it is
+_OVERLAP = (0.4, 1.0)  # of an atom: the network as it is, and without this atom
+_NEIGHBORS_RANGE = (0.8, 1.7)  # of m, in units of the distance of neighbors in close-packed metals
+_REMOVED_RANGE = (0.7, 0.92)  # of c for two metals, in the same units
+_SOFT_METALS = 0.85
 _PACKED_PER_SINGLE = 1.13  # metallic radius / single-bond radius, for metals without a known metallic radius
 _NONMETALS = ("H", "He", "B", "C", "N", "O", "F", "Ne", "Si", "P", "S", "Cl", "Ar", "Ge", "As", "Se", "Br", "Kr", "Te",
               "I", "Xe")  # fmt: skip
 
 
+class SwitchingRanges(NamedTuple):
+    """Inner and outer ends (Å) of the ranges of z, o, c and m for pairs of elements, [n, 2] each."""
+
+    zbl: Tensor
+    overlap: Tensor
+    removed: Tensor
+    neighbors: Tensor
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CloseContacts:
-    """The edges of a batch that are short enough for the repulsion to act.
+    """Where the repulsion acts in a batch.
 
     Attributes:
-        close: [n_edges] bool.
-        zbl_range: [n_edges, 2] (Å), inner and outer end.
-        crowding_range: [n_edges, 2] (Å), inner and outer end.
+        config: Of the repulsion.
+        ranges: Of every edge.
     """
 
-    close: Tensor
-    zbl_range: Tensor
-    crowding_range: Tensor
+    config: RepulsionConfig
+    ranges: SwitchingRanges
 
     def energies(self, graph: AtomGraph, vectors: Tensor) -> Tensor:
         """[n_atoms] (eV) ZBL energy of every atom, half of each of its pairs; differentiable in edge vectors (Å)."""
-        edges = torch.nonzero(self.close)[:, 0]
+        reach = torch.maximum(self.ranges.zbl[:, 1], self.ranges.removed[:, 1])
+        edges = torch.nonzero(vectors.detach().square().sum(dim=1) < reach**2)[:, 0]
         centre, neighbor = graph.centre[edges], graph.neighbor[edges]
         charges = torch.stack([graph.atomic_numbers[centre], graph.atomic_numbers[neighbor]], dim=1).to(vectors.dtype)
         distance = torch.linalg.vector_norm(vectors[edges], dim=1)
-        overlapping = _inside(distance, self.zbl_range[edges])
-        removed = (1 - self.message_weights(vectors, graph)[edges]) * _inside(distance, self.crowding_range[edges])
+        overlapping = _inside(distance, self.ranges.zbl[edges])
+        removed = (1 - self.message_weights(vectors, graph)[edges]) * _inside(distance, self.ranges.removed[edges])
         pair = zbl_energy(distance, charges) * (overlapping + (1 - overlapping) * removed)
         return pair.new_zeros(graph.n_atoms).index_add(0, centre, 0.5 * pair)
 
@@ -87,15 +99,17 @@ class CloseContacts:
             vectors: [n_edges, 3] (Å).
             edges: The graph, or the graph copied into frames with one vector per copy.
         """
-        close, limits = self.close, self.crowding_range
         if isinstance(edges, FramedGraph):
-            close, limits, n_nodes = close[edges.edge_of_copy], limits[edges.edge_of_copy], edges.n_nodes
+            overlap, neighbors = (limits[edges.edge_of_copy] for limits in (self.ranges.overlap, self.ranges.neighbors))
+            n_nodes = edges.n_nodes
         else:
-            n_nodes = edges.n_atoms
-        chosen = torch.nonzero(close)[:, 0]
-        per_pair = _inside(torch.linalg.vector_norm(vectors[chosen], dim=1), limits[chosen])
-        crowding = per_pair.new_zeros(n_nodes).index_add(0, edges.centre[chosen], per_pair)
-        switch = 1 - _smooth_step((crowding - _TOLERATED) / (1 - _TOLERATED))
+            overlap, neighbors, n_nodes = self.ranges.overlap, self.ranges.neighbors, edges.n_atoms
+        distance = torch.linalg.vector_norm(vectors, dim=1)
+        crowding = (self.config.crowding_start, self.config.crowding_end)
+        switch = vectors.new_ones(n_nodes)
+        for limits, (start, end) in ((overlap, _OVERLAP), (neighbors, crowding)):
+            total = distance.new_zeros(n_nodes).index_add(0, edges.centre, _inside(distance, limits))
+            switch = switch * (1 - _smooth_step((total - start) / (end - start)))
         return switch[edges.centre] * switch[edges.neighbor]
 
 
@@ -111,37 +125,50 @@ def _smooth_step(t: Tensor) -> Tensor:
     return t**3 * (10 - 15 * t + 6 * t**2)
 
 
-def close_contacts(config: RepulsionConfig, graph: AtomGraph, vectors: Tensor) -> CloseContacts | None:
-    """Find the edges that are short enough for the repulsion to act; None if there are none."""
+def close_contacts(config: RepulsionConfig, graph: AtomGraph, vectors: Tensor, cutoff: float) -> CloseContacts | None:
+    """Find out where the repulsion acts; None if nowhere.
+
+    Args:
+        config: Of the repulsion.
+        graph: The structures.
+        vectors: [n_edges, 3] (Å).
+        cutoff: Of the edges (Å).
+    """
     if config.kind == "none":
         return None
     first, second = (graph.atomic_numbers.index_select(0, end) for end in (graph.centre, graph.neighbor))
-    reach = _squared_reach(config).to(vectors.device).index_select(0, first * (elements.MAX_Z + 1) + second)
-    close = vectors.detach().square().sum(dim=1) < reach
-    if not bool(close.any()):
-        return None
-    zbl, crowding = switching_ranges(config, torch.stack([first, second], dim=1))
-    return CloseContacts(close=close, zbl_range=zbl.to(vectors), crowding_range=crowding.to(vectors))
+    every = _ranges_of_all_pairs(config, cutoff)
+    index = first * (elements.MAX_Z + 1) + second
+    ranges = SwitchingRanges(*(table.to(vectors).index_select(0, index) for table in every))
+    distance = torch.linalg.vector_norm(vectors.detach(), dim=1)
+    if not bool((distance < ranges.zbl[:, 1]).any()):
+        neighbors = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, ranges.neighbors))
+        if not bool((neighbors > config.crowding_start).any()):
+            return None
+    return CloseContacts(config=config, ranges=ranges)
 
 
 @lru_cache(maxsize=8)
-def _squared_reach(config: RepulsionConfig) -> Tensor:
-    """[119 * 119] (Å²) squared distance below which the repulsion acts, for every pair of elements."""
+def _ranges_of_all_pairs(config: RepulsionConfig, cutoff: float) -> SwitchingRanges:
+    """The ranges of every pair of elements, [119 * 119, 2] each."""
     every = torch.arange(elements.MAX_Z + 1)
-    zbl, crowding = switching_ranges(config, torch.cartesian_prod(every, every))
-    return torch.maximum(zbl[:, 1], crowding[:, 1]).square()
+    ranges = switching_ranges(config, torch.cartesian_prod(every, every))
+    return ranges._replace(neighbors=ranges.neighbors.clamp(max=cutoff))
 
 
-def switching_ranges(config: RepulsionConfig, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Inner and outer ends (Å) of the ranges of ZBL [n, 2] and of crowding [n, 2] for pairs of elements [n, 2]."""
+def switching_ranges(config: RepulsionConfig, numbers: Tensor) -> SwitchingRanges:
+    """The ranges (Å) for pairs of elements [n, 2]."""
     third = (config.outer - config.inner) / 3
-    bond = bond_length(numbers)[:, None]
-    zbl = bond * bond.new_tensor([config.inner + third, config.outer])
-    crowding = bond * bond.new_tensor([config.inner, config.outer - third])
-    radii = _radii()
+    bond, radii = bond_length(numbers)[:, None], _radii()
     packed = radii.packed.to(numbers.device)[numbers].sum(dim=1, keepdim=True)
     metals = ~radii.nonmetal.to(numbers.device)[numbers].any(dim=1, keepdim=True)
-    return zbl, torch.where(metals, packed * bond.new_tensor([config.crowding_inner, config.crowding_outer]), crowding)
+    overlap = bond * bond.new_tensor([config.inner, config.outer - third])
+    return SwitchingRanges(
+        zbl=bond * bond.new_tensor([config.inner + third, config.outer]),
+        overlap=overlap,
+        removed=torch.where(metals, packed * bond.new_tensor(_REMOVED_RANGE), overlap),
+        neighbors=torch.where(metals, packed * bond.new_tensor(_NEIGHBORS_RANGE), bond.new_tensor([-2.0, -1.0])),
+    )
 
 
 def zbl_energy(distance: Tensor, charges: Tensor) -> Tensor:
@@ -160,17 +187,18 @@ def zbl_energy(distance: Tensor, charges: Tensor) -> Tensor:
 def bond_length(numbers: Tensor) -> Tensor:
     """[n] (Å) length of a short bond between two elements, from Pyykkö's covalent radii.
 
-    Two nonmetals or two metals take the smallest of their radii for single, double and triple bonds. A metal and a
-    nonmetal, which rarely form multiple bonds, take the mean of this and of the sum of their single-bond radii.
+    Two nonmetals take the sum of their smallest radii (for single, double and triple bonds). Pairs with a metal, which
+    rarely form multiple bonds, take the mean of this and of the sum of their single-bond radii; for two metals 0.85 of
+    it, because their bonds are soft and hot slabs have pairs below the mean.
 
     Args:
         numbers: [n, 2] atomic numbers.
     """
     radii = _radii()
     single, shortest, nonmetal = (x.to(numbers.device) for x in (radii.single, radii.shortest, radii.nonmetal))
-    alike = nonmetal[numbers[:, 0]] == nonmetal[numbers[:, 1]]
-    short = shortest[numbers].sum(dim=1)
-    return torch.where(alike, short, 0.5 * (short + single[numbers].sum(dim=1)))
+    short, mean = shortest[numbers].sum(dim=1), 0.5 * (shortest + single)[numbers].sum(dim=1)
+    n_nonmetals = nonmetal[numbers].sum(dim=1)
+    return torch.where(n_nonmetals == 2, short, torch.where(n_nonmetals == 1, mean, _SOFT_METALS * mean))
 
 
 class _Radii(NamedTuple):

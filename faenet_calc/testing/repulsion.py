@@ -41,8 +41,7 @@ class Curve:
 def short_distances(first: str, second: str, n_points: int = 25) -> Floats:
     """[n_points] (Å) from 0.2 Å to the distance where the repulsion of two elements ends."""
     pair = torch.tensor([[elements.atomic_number(first), elements.atomic_number(second)]])
-    zbl, _ = switching_ranges(RepulsionConfig(), pair)
-    return np.linspace(CLOSEST, float(zbl[0, 1]), n_points)
+    return np.linspace(CLOSEST, float(switching_ranges(RepulsionConfig(), pair).zbl[0, 1]), n_points)
 
 
 def dimer_curve(potential: Potential, first: str, second: str) -> Curve:
@@ -68,8 +67,8 @@ def compression_curve(potential: Potential, crystal: Atoms, n_points: int = 15) 
     """Energy of a crystal of one element from nearest neighbors at 0.5 Å to where crowding removes atoms no more."""
     nearest = float(crystal.get_all_distances(mic=True)[0, 1:].min()) if len(crystal) > 1 else _nearest_image(crystal)
     number = int(crystal.numbers[0])
-    _, crowding = switching_ranges(RepulsionConfig(), torch.tensor([[number, number]]))
-    distance, graphs = np.linspace(0.5, 0.95 * float(crowding[0, 1]), n_points), []
+    removed = switching_ranges(RepulsionConfig(), torch.tensor([[number, number]])).removed
+    distance, graphs = np.linspace(0.5, 0.95 * float(removed[0, 1]), n_points), []
     for d in distance:
         squeezed = crystal.copy()
         squeezed.set_cell(crystal.cell * (d / nearest), scale_atoms=True)

@@ -55,8 +55,7 @@ def test_zbl_against_a_tabulated_value():
 )  # fmt: skip
 def test_bonds_and_their_vibrations_are_outside(pair, length):
     """Equilibrium bonds shortened by 7 % (and 0.07 Å) are still those of the bare network."""
-    zbl, _ = switching_ranges(RepulsionConfig(), torch.tensor([pair]))
-    reach = float(zbl[0, 1])
+    reach = float(switching_ranges(RepulsionConfig(), torch.tensor([pair])).zbl[0, 1])
     assert reach < 0.93 * length and reach < length - 0.07
     assert reach > 0.5 * length
 
@@ -65,7 +64,7 @@ def test_bonds_and_their_vibrations_are_outside(pair, length):
 def test_forces_and_stress_are_derivatives_across_the_switch(scale):
     potential, atoms = build(), squeezed(scale)
     graph = potential.graph(atoms)
-    assert close_contacts(potential.config.repulsion, graph, graph.edge_vectors()) is not None
+    assert close_contacts(potential.config.repulsion, graph, graph.edge_vectors(), potential.cutoff) is not None
     assert abs(float(potential.predict(atoms).energy - without(potential).predict(atoms).energy)) > 1e-3
     exact = potential.predict(atoms, ("forces", "stress"))
     size = float(exact.forces.abs().max())
@@ -188,6 +187,16 @@ def test_metals_compressed_by_nine_percent_are_those_of_the_bare_network(shipped
         crystal.set_cell(0.91 * crystal.cell, scale_atoms=True)
         energies = [float(potential.predict(crystal, ("energy",)).energy) for potential in (shipped, bare)]
         assert energies[0] == pytest.approx(energies[1], abs=1e-5), symbol
+
+
+def test_rattled_slabs_are_those_of_the_bare_network(shipped):
+    """As in the training data, with single bonds far below equilibrium (here down to 0.7 of it)."""
+    bare = load_potential("metals-m", device="cpu", repulsion=False)
+    for seed in range(5):
+        slab = fcc111("Pd", (2, 2, 4), vacuum=8.0)
+        slab.rattle(0.2, seed=seed)
+        energies = [float(potential.predict(slab, ("energy",)).energy) for potential in (shipped, bare)]
+        assert energies[0] == pytest.approx(energies[1], abs=1e-6)
 
 
 def test_compressed_cells_cost_energy(shipped):
