@@ -42,7 +42,8 @@ class FAENetCalculator(Calculator):
         device: "cpu", "cuda", "cuda:1", "mps"; None picks cuda, mps or cpu, but leaves a Potential where it is.
         dtype: "float32" or "float64" for the network; geometry and energies are float64. A float64 Potential stays so.
         forces: "auto" for the checkpoint's own kind, "gradient" (-dE/dx) or "direct" (the force decoder).
-        frames: "auto" for the checkpoint's own mode, or one of "one", "pair", "all", "exact" and "stochastic".
+        frames: "auto" for the checkpoint's own mode ("exact" in cell relaxations), or one of "one", "pair", "all",
+            "exact" and "stochastic".
         tags: Of models that need them (0 sub-surface, 1 surface, 2 adsorbate). "auto": the atoms' own, translated from
             ASE's layer numbers or inferred from geometry with a warning; "atoms": as they are; an array; a function.
         skin: Verlet skin (Å): neighbors are searched again when an atom has moved by half of it; 0 searches every step.
@@ -125,6 +126,17 @@ class FAENetCalculator(Calculator):
         twin.predictor, twin.source = predictor, self.source.fresh()
         twin.atoms, twin.results = None, {}
         return twin
+
+    def for_cell_relaxation(self) -> "FAENetCalculator":
+        """The calculator with which ``relax`` relaxes a cell.
+
+        Lattice frames follow the cell vectors. Averaged over few frames, they make cubic crystals slightly tetragonal;
+        mode "exact" keeps their symmetry. It replaces ``frames="auto"``; other choices are kept.
+        """
+        kinds = {member.config.frames.kind for member in self.predictor.committee.members}
+        if self.predictor.frames != "auto" or kinds != {"lattice"}:
+            return self
+        return self.sharing(self.predictor.with_frames("exact"))
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
         """List what changed since the last calculation, tags included. ``tol`` is ignored: any difference counts."""
@@ -294,6 +306,7 @@ class FAENetCalculator(Calculator):
             "cutoff": max(member.cutoff for member in committee.members),
             "forces": list(predictor.kinds),
             "frames": list(predictor.modes),
+            "frames_for_cell_relaxation": list(self.for_cell_relaxation().predictor.modes),
             "frame_kinds": [member.config.frames.kind for member in committee.members],
             "properties": list(self.implemented_properties),
             "energy_kind": self.energy_kind,

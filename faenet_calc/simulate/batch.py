@@ -17,6 +17,7 @@ from ase import Atoms
 from faenet_calc.calculator import FAENetCalculator, Predictor
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.capabilities import FramesChoice
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.progress import progress_bar
@@ -171,9 +172,17 @@ class _Shared:
 
     def calculator(self, frames: Literal["auto", "one"] = "auto") -> FAENetCalculator:
         """A calculator for one simulation: the settings of the given one, its own neighbor lists and results."""
+        return self._template.sharing(self.asking(frames))
+
+    def asking(self, frames: FramesChoice) -> "_Asking":
+        """The predictor of one simulation, with these frames."""
         if frames not in self._predictors:
             self._predictors[frames] = self._template.predictor.with_frames(frames)
-        return self._template.sharing(_Asking(self._predictors[frames], self._lockstep))
+        return _Asking(self._predictors[frames], self)
+
+    def ask(self, request: _Request) -> Prediction:
+        """Suspend the calling simulation until its request is answered."""
+        return self._lockstep.ask(request)
 
     def run(
         self,
@@ -210,13 +219,17 @@ class _Shared:
 class _Asking(Predictor):
     """A predictor whose predictions of single structures are computed together with those of other simulations."""
 
-    def __init__(self, predictor: Predictor, lockstep: Lockstep[_Request, Prediction]) -> None:
+    def __init__(self, predictor: Predictor, shared: _Shared) -> None:
         self.__dict__.update(predictor.__dict__)
-        self._predictor, self._lockstep = predictor, lockstep
+        self._predictor, self._shared = predictor, shared
+
+    def with_frames(self, frames: FramesChoice) -> Predictor:
+        """The predictor of this simulation with other frames."""
+        return self._shared.asking(frames)
 
     def predict_one(self, structure: Any, properties: Any) -> Prediction:
         """Suspend the simulation until the prediction is there."""
-        return self._lockstep.ask((self._predictor, structure, frozenset(properties)))
+        return self._shared.ask((self._predictor, structure, frozenset(properties)))
 
 
 def _predictions(

@@ -97,7 +97,8 @@ def relax(
             `SafeguardedOptimizer`.
         fmax: (eV/Å) convergence criterion: largest force on an atom.
         steps: Maximum number of optimizer steps, including those before a resumption.
-        relax_cell: True relaxes the cell in the periodic directions; or six flags (xx, yy, zz, yz, xz, xy).
+        relax_cell: True relaxes the cell in the periodic directions; or six flags (xx, yy, zz, yz, xz, xy). A
+            FAENetCalculator with ``frames="auto"`` then uses the frames "exact", which keep the symmetry of crystals.
         pressure_GPa: External pressure, with ``relax_cell``.
         trajectory: A .traj file that receives every step and survives a kill.
         logfile: ASE's log; "-" for stdout.
@@ -117,6 +118,8 @@ def relax(
     start = time.perf_counter()
     initial = starting_atoms(atoms)
     work = working_copy(initial, calc)
+    if relax_cell is not False and hasattr(work.calc, "for_cell_relaxation"):
+        work.calc = work.calc.for_cell_relaxation()
     method: dict[str, Any] = {"optimizer": optimizer, "optimizer_options": optimizer_options, "tags": tags}
     with RunTrajectory(trajectory, work, resume=resume, overwrite=overwrite) as record:
         record.restore(work)

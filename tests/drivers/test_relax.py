@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from ase import Atoms
-from ase.build import fcc111, molecule
+from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import Calculator, all_changes
 from ase.calculators.emt import EMT
 from ase.filters import FrechetCellFilter
@@ -244,3 +244,17 @@ def test_calculators_are_only_asked_for_what_is_needed(slab):
 
     relax(slab, Counting(), steps=2)
     assert asked <= {"energy", "free_energy", "forces"}
+
+
+def test_a_cubic_metal_stays_cubic_when_its_cell_is_relaxed():
+    """The default model with default settings; a fixed choice of few frames breaks the symmetry (negative control)."""
+    from faenet_calc import FAENetCalculator
+
+    shapes = {}
+    for frames in ("auto", "all"):
+        calc = FAENetCalculator(frames=frames)
+        result = relax(bulk("Au", a=4.15, cubic=True), calc, optimizer="BFGS", relax_cell=True, fmax=0.02, steps=60)
+        lengths = result.atoms.cell.lengths()
+        shapes[frames] = lengths.max() / lengths.min() - 1
+    assert shapes["auto"] < 1e-3
+    assert shapes["all"] > 3e-3
