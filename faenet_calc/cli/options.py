@@ -134,5 +134,8 @@ def plain_warnings(ctx: click.Context, *, but: tuple[type[Warning], ...] = ()) -
 
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # they are for developers, and most come from other packages
         warnings.showwarning = show
         yield
