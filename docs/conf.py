@@ -48,5 +48,6 @@ napoleon_use_ivar = True
 html_theme = "furo"
 html_title = f"faenet-calc {release}"
 html_static_path = ["_static"]
+html_css_files = ["math.css"]
 html_show_sourcelink = False
 html_math_renderer = "mathml"
