@@ -1,5 +1,6 @@
 """What the README shows must work: its code and commands run in order, its files, targets and numbers exist."""
 
+import json
 import re
 from pathlib import Path
 
@@ -96,3 +97,14 @@ def test_errors_are_those_of_the_cards(repository):
         ]
         == 0.085
     )
+
+
+def test_times_are_those_of_the_results(repository):
+    rows = [json.loads(line) for line in (repository / "benchmarks/results/speed.jsonl").read_text().splitlines()]
+    times = {(row["case"], row["atoms"]): row["value"] for row in rows if row["metric"] == "energy and forces"}
+    found = re.findall(r"^\| `(metals-[sm])` \| ([\d./ ]+) \| ([\d./ ]+) \|", README, flags=re.MULTILINE)
+    assert len(found) == 2
+    for model, *columns in found:
+        for atoms, column in zip((40, 200), columns, strict=True):
+            expected = [times[f"{model}, frames={frames}", atoms] for frames in ("all", "pair", "one")]
+            assert [float(word) for word in column.split("/")] == [float(f"{value:.2g}") for value in expected]
