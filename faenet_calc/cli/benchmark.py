@@ -40,6 +40,9 @@ BENCHMARKS = {
     "expressivity": Benchmark(
         line="Accuracy on k-chains, symmetric structures and k-body counterexamples, beside SchNet and E(n)-GNN."
     ),
+    "symmetry": Benchmark(
+        line="Invariance and equivariance of frame averaging, augmentation and SchNet on labelled slabs (--data FILE)."
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""`faenet-calc data …`: check, describe, split, convert and generate data sets."""
+"""`faenet-calc data …`: check, describe, split, convert, derive and generate data sets."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ COMMANDS = {
     "stats": "Counts, ranges, neighbours, element references, trivial errors.",
     "split": "Write training, validation and test files that share no trajectory.",
     "convert": "Bring data of any format into one file.",
+    "is2re": "Initial structures with relaxed energies, from relaxations.",
     "generate": "Label generated structures with any ASE calculator.",
 }
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +65,12 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
     report: Path | None = options["report"]
     refuse_existing(report, overwrite=options["overwrite"])
     potential, dataset = _open(data, model, options, show_progress(ctx))
-    found, symmetry, offsets = _measure(ctx, potential, dataset, options)
+    found, throughput, symmetry, offsets = _measure(ctx, potential, dataset, options)
     result = {
         "n_structures": found.n_structures,
         **found.metrics,
+        "unit": potential.config.energy.unit,
+        "structures_per_second": throughput,
         "symmetry": symmetry,
         "frames": potential.config.frames.mode if options["frames"] == "auto" else options["frames"],
         "offsets": offsets,
@@ -80,7 +83,8 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
     if options["as_json"]:
         click.echo(json.dumps(result))
     elif verbosity(ctx) >= 0:
-        _print(found, symmetry)
+        _print(found, symmetry, potential.config.energy.unit)
+        click.echo(f"  {'throughput':<46}{throughput:>10.4g} structures/s")
         if n_outside := sum(record.why is not None for record in found.records):
             click.echo(f"{n_outside} of {found.n_structures} structures are outside the domain of the model")
 
@@ -107,7 +111,8 @@ def _open(
 
 def _measure(
     ctx: click.Context, potential: "Potential", dataset: "GraphDataset", options: dict[str, Any]
-) -> tuple["Assessment", dict[str, Any] | None, dict[str, float] | None]:
+) -> tuple["Assessment", float, dict[str, Any] | None, dict[str, float] | None]:
+    """Errors, structures per second (wall time), symmetry metrics and fitted offsets."""
     import numpy as np
     import torch
 
@@ -121,6 +126,7 @@ def _measure(
     offsets = None
     if options["align"]:
         potential, offsets = aligned(potential, dataset, indices)
+    began = time.perf_counter()
     with progress_bar(shown=show_progress(ctx), total=len(dataset), unit="structure") as bar:
         found = assess(
             potential,
@@ -133,6 +139,7 @@ def _measure(
             seed=options["seed"],
             progress=bar.update,
         )
+    throughput = found.n_structures / (time.perf_counter() - began)
     turned = None
     if options["symmetry"]:
         chosen = np.linspace(0, len(dataset) - 1, min(options["symmetry"], len(dataset))).astype(int)
@@ -145,7 +152,7 @@ def _measure(
             about_z=options["about_z"],
         )
         turned = dataclasses.asdict(measured)
-    return found, turned, offsets
+    return found, throughput, turned, offsets
 
 
 def _write_report(
@@ -175,10 +182,13 @@ def _symmetry_rows(symmetry: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _print(found: "Assessment", symmetry: dict[str, Any] | None) -> None:
+def _print(found: "Assessment", symmetry: dict[str, Any] | None, unit: str) -> None:
     from faenet_calc.reports.learning import SHOWN
 
     click.echo(f"{found.n_structures} structures")
+    if unit != "eV":  # a scalar property, to which thresholds and factors of energies do not apply
+        click.echo(f"  {'MAE':<46}{found.metrics['energy_mae']:>10.4g} {unit}")
+        return
     for name, (title, factor, unit) in SHOWN.items():
         if name in found.metrics:
             click.echo(f"  {title:<46}{found.metrics[name] * factor:>10.4g} {unit}")

@@ -64,7 +64,7 @@ def export(
         InputError: The file exists, its format cannot be written, the input cannot be read, or no structure has the
             named energy or forces.
     """
-    _refuse([out], overwrite=overwrite)
+    refuse_existing([out], overwrite=overwrite)
     count, n_labels = 0, Counter[str]()
     first: Record | None = None
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def export_split(
         notes += uncovered({name: (dataset, indices) for name, indices in split.items()})
     owner = {int(index): name for name, indices in split.items() for index in indices}
     targets = [folder / f"{name}.{ending}" for name in split]
-    _refuse(targets, overwrite=overwrite)
+    refuse_existing(targets, overwrite=overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_files(targets) as temporary, contextlib.ExitStack() as stack:
         add = {name: stack.enter_context(writer(path)) for name, path in zip(split, temporary, strict=True)}
@@ -174,7 +174,8 @@ def _plain_info(atoms: Atoms) -> dict[str, Any]:
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in atoms.info.items()}
 
 
-def _refuse(targets: Sequence[Path], *, overwrite: bool) -> None:
+def refuse_existing(targets: Sequence[Path], *, overwrite: bool) -> None:
+    """Raise an InputError for files that exist or whose format cannot be written."""
     for path in targets:
         if Path(plain_name(path)).suffix not in ENDINGS or (
             path.suffix in COMPRESSED and Path(plain_name(path)).suffix not in ENDINGS[:2]
