@@ -30,7 +30,7 @@ from faenet_calc.simulate.trajectory import read_snapshots
 
 SITE_COLORS = {"top": "#4477aa", "bridge": "#ee6677", "fcc": "#228833", "hcp": "#aa3377"}
 HALF_WIDTH_A = 5.2  # Å, half the width of a drawn view
-TILT_DEG = 30.0
+TILT_DEG = 30.0  # all four sites survive; at 50° (four layers) the start on top slid to fcc
 RESOLVED_EV = 0.1  # eV, smaller differences between sites are not reliable (card of metals-m)
 
 
