@@ -84,6 +84,6 @@ def _nearest_image(crystal: Atoms) -> float:
 
 
 def _curve(potential: Potential, distance: Floats, graphs: Sequence[AtomGraph]) -> Curve:
-    predictor = Predictor(potential, forces="gradient")
+    predictor = Predictor(potential, forces="gradient", frames="one")
     energy = [float(prediction.energy[0]) for prediction in predictor.predict(graphs, ["energy"])]
     return Curve(distance=distance, energy=np.array(energy))
