@@ -2,9 +2,10 @@
 
     python scripts/embed_card.py metals-m metals-s …
 
-The card consists of `pretrained/NAME/card.yaml` and, under `measured`, of the results of the benchmarks of held-out
-errors, held-out relaxations, properties and NVE (benchmarks/results/NAME-*.jsonl). It is stored as `model_card` in the
-metadata of the checkpoint: `faenet-calc info NAME --json`, or `load_potential(NAME).metadata["extra"]["model_card"]`.
+The card consists of `pretrained/NAME/card.yaml` and, under `measured`, of the results of the benchmarks of DFT
+adsorption energies, held-out errors, held-out relaxations, properties and NVE (benchmarks/results/NAME-*.jsonl). It is
+stored as `model_card` in the metadata of the checkpoint: `faenet-calc info NAME --json`, or
+`load_potential(NAME).metadata["extra"]["model_card"]`.
 The weights are not changed.
 """
 
@@ -29,6 +30,7 @@ KEYS = {
     "reproduce",
 }  # fmt: skip
 CASES = ("all", "why=unseen pair", "why=unseen facet", "why=unseen alloy", "how=relax", "how=rattle")
+DFT_ERRORS = ("pairs", "mae_eV", "rmse_eV", "max_eV", "rank_correlation", "same_site", "slabs_with_sites")
 RELAXATIONS = (
     "same_site", "adsorption_mae_eV", "adsorption_median_error_eV", "adsorption_largest_error_eV", "converged",
     "cpu_s_per_relaxation",
@@ -44,6 +46,11 @@ def rows_of(name: str, benchmark: str) -> list[dict[str, Any]]:
 def measured(name: str) -> dict[str, Any]:
     """Numbers of each benchmark that was run."""
     found: dict[str, Any] = {}
+    for row in rows_of(name, "dft_adsorption"):
+        if row["row"] == "group" and not row["case"].startswith("surface="):
+            geometry = found.setdefault("dft_adsorption", {}).setdefault(f"{row['geometry']} geometry", {})
+            case = row["case"].removeprefix("adsorbate=")
+            geometry[case] = {key: row[key] for key in DFT_ERRORS if key in row}
     for row in rows_of(name, "heldout_errors"):
         if row["model"] == name and row["case"] in CASES:
             case = found.setdefault("heldout_errors", {}).setdefault(row["case"].removeprefix("why="), {})

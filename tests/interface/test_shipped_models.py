@@ -97,13 +97,27 @@ def test_the_machine_readable_card_agrees_with_the_model_and_the_benchmarks(name
         assert f"{stated:g}" in shipped.card(name).read_text()
 
 
+@pytest.mark.parametrize("name", ["metals-m", "metals-s", "metals-direct"])
+def test_errors_against_dft_are_measured_and_lead_the_evaluation(name):
+    errors = embed_card.model_card(name)["measured"]["dft_adsorption"]["DFT geometry"]
+    assert errors["all"]["pairs"] == sum(errors[adsorbate]["pairs"] for adsorbate in ("O", "OH", "CO", "H", "NO"))
+    evaluation = shipped.card(name).read_text().partition("## Evaluation")[2].partition("\n## ")[0]
+    first = evaluation.partition("|---|---|---|\n")[2].splitlines()[0]
+    parts = ", ".join(f"{adsorbate} {errors[adsorbate]['mae_eV']:.2f}" for adsorbate in ("O", "OH", "CO", "H", "NO"))
+    assert f"{errors['all']['pairs']} adsorption energies" in first
+    assert f"| {errors['all']['mae_eV']:.3f} ({parts}) |" in first
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_measured_numbers_are_of_these_weights(name):
     weights = embed_card.weights_digest(shipped.path(name).read_bytes())
     rows = [
-        row for kind in ("heldout_relaxations", "properties", "nve_systems") for row in embed_card.rows_of(name, kind)
+        row
+        for kind in ("heldout_relaxations", "properties", "nve_systems", "dft_adsorption")
+        for row in embed_card.rows_of(name, kind)
     ]
-    assert {row["weights"] for row in rows if row.get("summary") or "drift_meV_per_atom_ps" in row} <= {weights}
+    stated = [row for row in rows if row.get("summary") or "drift_meV_per_atom_ps" in row or "functional" in row]
+    assert {row["weights"] for row in stated} <= {weights}
     assert name not in ("metals-s", "metals-m") or any(row.get("weights") == weights for row in rows)
 
 
