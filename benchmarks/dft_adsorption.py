@@ -386,8 +386,7 @@ def parity_plot(outcomes: Sequence[Outcome]) -> Figure:
             panel.set_aspect("equal")
         for panel in panels[len(outcomes) :]:
             panel.set_visible(False)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(ADSORBATES))
+        panels[0].legend(loc="upper left", handletextpad=0.1, borderpad=0.1, labelspacing=0.2)
         figure.supxlabel("DFT adsorption energy − mean of the adsorbate (eV)", fontsize=9)
         figure.supylabel("predicted (eV)", fontsize=9)
     return figure
@@ -451,7 +450,7 @@ def main() -> None:
         rows += mine
     print(table(sorted(rows, key=lambda row: row["case"])))
     if arguments.plot is not None and outcomes:
-        parity_plot(outcomes).savefig(arguments.plot, metadata={"Date": None})
+        parity_plot(outcomes).savefig(arguments.plot, bbox_inches="tight", dpi=150)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ with a force above 50 eV/Å (collisions) are skipped.
 One row per system: `untrained` elements (with these, the calculator refuses the structure by default), force MAE on
 free atoms against the mean force component (eV/Å), MAE of energy differences from the last snapshot against their mean
 (eV), and the number of snapshots that the domain guard marks as outside, if the model has one. Systems with untrained
-elements are evaluated with on_unknown_element="ignore" to show what the refusal prevents. The summary gives medians over
-the systems that the calculator accepts and refuses.
+elements are evaluated with on_unknown_element="ignore" to show what the refusal prevents. The summary gives medians
+over the systems that the calculator accepts and refuses.
 
 With -o, the rows are written to DIR/MODEL-dft_snapshots.jsonl.
 """
