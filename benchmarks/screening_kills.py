@@ -1,0 +1,236 @@
+"""A screening that loses a worker, then every process, and is resumed, compared with an uninterrupted one.
+
+    python benchmarks/screening_kills.py [--model metals-s] [-o FILE] [--work DIR]
+
+1. Reference: three surfaces × four adsorbates (more than 300 configurations) with two workers and with one; wall times.
+2. The same with two workers: one worker gets SIGKILL, later every process of the run; resumed to the end. The table
+   must be the same, and no key may be recorded twice.
+3. Poison: a batch of 50 configurations with NaN coordinates, an unknown element, overlapping atoms and a structure that
+   ends its process with SIGSEGV; every other configuration must finish as without them.
+4. Peak memory of the driver with 10,000 queued configurations that are all finished already except the first.
+
+Rows are JSON.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from ase.build import bulk, fcc111
+from rows import Rows, model_words, rounded, show
+
+from faenet_calc import FAENetCalculator, screen
+from faenet_calc.screening.adsorbates import adsorbate
+from faenet_calc.screening.placement import Configuration, configurations
+from faenet_calc.screening.screen import ScreenResult, merge_screen
+from faenet_calc.screening.store import ScreenStore
+from faenet_calc.screening.surfaces import Slab, cut_slab, standard_slab
+from faenet_calc.screening.worker import Context, RelaxSettings
+
+METALS, ADSORBATES = ("Cu", "Pd", "Pt"), ("CO", "O", "OH", "COOH")
+SETTINGS = RelaxSettings(fmax=0.1, steps=100)
+
+
+def slabs() -> list[Slab]:
+    """(211) surfaces of three metals."""
+    return [slab for symbol in METALS for slab in cut_slab(bulk(symbol), (2, 1, 1))]
+
+
+def run(model: str, folder: Path, *, workers: int, resume: bool = False) -> ScreenResult:
+    """The screening of this benchmark."""
+    calc = FAENetCalculator(model, device="cpu", frames="one")
+    options = {"settings": SETTINGS, "rotations": 3, "workers": workers, "resume": resume}
+    return screen(slabs(), ADSORBATES, folder, calculator=calc, **options)
+
+
+def table(result: ScreenResult) -> dict[str, tuple[float | None, bool]]:
+    """Key -> adsorption energy (eV, rounded) and convergence."""
+    return {
+        row.key: (None if row.adsorption_energy is None else round(row.adsorption_energy, 3), row.converged)
+        for row in result.rows
+    }
+
+
+def recorded(folder: Path) -> list[str]:
+    """Every key in the journals, whole lines only."""
+    lines = [line for path in (folder / "journals").glob("*.jsonl") for line in path.read_text().splitlines(True)]
+    return [json.loads(line)["key"] for line in lines if line.endswith("\n")]
+
+
+def killed(model: str, folder: Path, total: int) -> ScreenResult:
+    """Kill a worker at a quarter, everything at a half, then resume."""
+    command = [sys.executable, __file__, "--model", model, "--only-run", str(folder)]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    parent, lost_worker = psutil.Process(process.pid), False
+    while process.poll() is None:
+        done = len(recorded(folder)) if (folder / "journals").is_dir() else 0
+        if done >= total // 4 and not lost_worker:
+            journals = max((folder / "journals").glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+            os.kill(int(journals.name.split("-")[0]), signal.SIGKILL)
+            lost_worker = True
+        if done >= total // 2:
+            for child in [*parent.children(recursive=True), parent]:
+                child.kill()
+            break
+        time.sleep(0.2)
+    process.wait()
+    return run(model, folder, workers=2, resume=True)
+
+
+class Poisoned(FAENetCalculator):
+    """Ends the process with SIGSEGV for structures with exactly one nitrogen atom."""
+
+    def sharing(self, predictor: Any) -> "Poisoned":
+        """See FAENetCalculator."""
+        twin = super().sharing(predictor)
+        assert isinstance(twin, Poisoned)
+        return twin
+
+    def calculate(self, atoms: Any = None, *arguments: Any, **options: Any) -> None:
+        """See FAENetCalculator."""
+        if atoms is not None and (atoms.numbers == 7).sum() == 1:
+            ctypes.string_at(0)
+        super().calculate(atoms, *arguments, **options)
+
+
+def poison(model: str, folder: Path) -> dict[str, Any]:
+    """Fifty configurations, four of them poisonous."""
+    from faenet_calc.screening.dask_runner import dask_client, run_on_dask
+    from faenet_calc.screening.gas import gas_reference, reference_molecules
+
+    slab = Slab(name="Cu(111)", atoms=standard_slab(fcc111("Cu", (2, 2, 3), vacuum=8.0)), source="benchmark")
+    good: list[Configuration] = []
+    for height in np.linspace(0.0, 0.5, 12):
+        good += configurations(slab, adsorbate("O"), height_A=float(height))
+    good = good[:46]
+    bad = []
+    for name in ("nan", "unknown", "overlap", "segfault"):
+        atoms = good[0].atoms.copy()
+        if name == "nan":
+            atoms.positions[-1, 2] = np.nan
+        elif name == "unknown":
+            atoms.numbers[-1] = 30
+        elif name == "overlap":
+            atoms.positions[-1] = atoms.positions[-2]
+        else:
+            atoms.numbers[-1] = 7
+        one = good[0]
+        bad.append(
+            Configuration(
+                key=name, slab=one.slab, adsorbate="O", site="top-0", orientation=name, coverage=1, atoms=atoms
+            )
+        )
+    molecules = reference_molecules({"O", "N", "H"})
+    gas = gas_reference(molecules, {name: -10.0 for name in set(molecules.values())})
+    found = {}
+    for case, members in (("clean", good), ("poisoned", [*good[:10], *bad, *good[10:]])):
+        store = ScreenStore(folder / case)
+        store.begin({"case": case}, resume=False)
+        context = Context(
+            folder=store.folder,
+            model=Poisoned(model, device="cpu", frames="one"),
+            device=None,
+            threads=1,
+            settings=SETTINGS,
+            slabs={slab.name: slab},
+            slab_energies={slab.name: -40.0},
+            gas=gas,
+            binding={"O": 0},
+        )
+
+        def chunks(all_members: list[Configuration] = members) -> Iterator[list[Configuration]]:
+            for start in range(0, len(all_members), 10):
+                yield all_members[start : start + 10]
+
+        with dask_client(workers=2) as client:
+            run_on_dask(client, context, chunks(), lambda count: None)
+        found[case] = store.rows()
+    harmed = [
+        key
+        for key, row in found["clean"].items()
+        if key not in found["poisoned"]
+        or found["poisoned"][key].error is not None
+        or abs((found["poisoned"][key].energy or 0.0) - (row.energy or 0.0)) > 1e-3
+    ]
+    errors = {one.key: found["poisoned"][one.key].error or found["poisoned"][one.key].anomalies for one in bad}
+    return {"row": "poison", "configurations": 50, "harmed": len(harmed), "poison": errors}
+
+
+def queue_memory(folder: Path, count: int = 10_000) -> dict[str, Any]:
+    """Peak memory of a driver that walks through many configurations lazily."""
+    from faenet_calc.screening.screen import _chunks
+
+    slab = Slab(name="Cu(111)", atoms=standard_slab(fcc111("Cu", (3, 3, 4), vacuum=8.0)), source="benchmark")
+    templates = configurations(slab, adsorbate("CO"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def many() -> Iterator[Configuration]:
+        for index in range(count):
+            one = templates[index % len(templates)]
+            values = {**vars(one), "key": f"{one.key}-{index}", "atoms": one.atoms.copy()}
+            yield Configuration(**values)
+
+    n_structures = sum(len(chunk) for chunk in _chunks(many(), 16))
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"row": "queue_memory", "configurations": n_structures, "growth_MB": (after - before) / 1024}
+
+
+def main() -> None:
+    """Run all four parts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="metals-s")
+    parser.add_argument("--work", type=Path, default=Path("screening-kills"), help="Folder for the screenings.")
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--only-run", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.only_run is not None:
+        run(arguments.model, arguments.only_run, workers=2)
+        return
+    rows = Rows(arguments.output)
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(rounded(row))
+        show(rounded(row))
+
+    work = arguments.work
+    shutil.rmtree(work, ignore_errors=True)
+    keep(queue_memory(work))
+    keep(poison(arguments.model, work / "poison"))
+    times = {}
+    for workers in (2, 1):
+        start = time.perf_counter()
+        reference = run(arguments.model, work / f"workers-{workers}", workers=workers)
+        times[workers] = time.perf_counter() - start
+    total = len(reference.rows)
+    resumed = killed(arguments.model, work / "killed", total)
+    keys, expected = recorded(work / "killed"), table(merge_screen(work / "workers-2"))
+    differing = [key for key, value in table(resumed).items() if expected.get(key) != value]
+    keep(
+        {
+            "row": "kills",
+            **model_words(arguments.model),
+            "configurations": total,
+            "wall_s": {str(workers): seconds for workers, seconds in times.items()},
+            "scaling": times[1] / times[2],
+            "keys_recorded": len(keys),
+            "keys_recorded_twice": len(keys) - len(set(keys)),
+            "missing": len(set(expected) - set(table(resumed))),
+            "differing": len(differing),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()
