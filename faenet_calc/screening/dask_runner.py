@@ -92,7 +92,9 @@ def run_on_dask(
     queue = _Queue(client, context, chunks)
     for future in queue:
         chunk, error = queue.take(future)
-        if error is None:
+        if future.status == "cancelled":
+            queue.again(chunk)
+        elif error is None:
             done(len(chunk))
         elif not isinstance(error, KilledWorker):
             queue.give_up(chunk, str(error))
@@ -105,6 +107,11 @@ def run_on_dask(
             done(1)
         else:
             queue.suspect(chunk)
+
+
+def _itself(context: Context) -> Context:
+    """The context, as the result of a task."""
+    return context
 
 
 class _Queue:
@@ -121,7 +128,8 @@ class _Queue:
 
         self._client, self._chunks = client, chunks
         self._store = ScreenStore(context.folder)
-        self._context = client.scatter(context, broadcast=True)
+        # A task, not scattered data: it is computed again where the workers that hold it die.
+        self._context = client.submit(_itself, context, pure=False)
         self._running: dict[str, list[Configuration]] = {}
         self._parts: deque[list[Configuration]] = deque()
         self._suspects: deque[list[Configuration]] = deque()
@@ -137,7 +145,12 @@ class _Queue:
 
     def take(self, future: Any) -> tuple[list[Configuration], BaseException | None]:
         """The chunk of a finished future, and its exception."""
-        return self._running.pop(future.key), future.exception()
+        error = None if future.status == "cancelled" else future.exception()
+        return self._running.pop(future.key), error
+
+    def again(self, chunk: list[Configuration]) -> None:
+        """Submit a chunk once more, after the cluster has dropped it."""
+        self._parts.append(chunk)
 
     def split(self, chunk: list[Configuration]) -> None:
         """Try the halves of a chunk separately."""

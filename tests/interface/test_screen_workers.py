@@ -1,0 +1,55 @@
+"""Workers that die: a chunk is tried again, split, and the configuration at fault is recorded with an error."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from faenet_calc.screening import dask_runner
+
+pytestmark = pytest.mark.slow
+
+
+class _Store:
+    """Remembers the keys that were recorded with an error."""
+
+    recorded: list = []  # noqa: RUF012
+
+    def __init__(self, folder):
+        pass
+
+    def rows(self):
+        return {}
+
+    def record(self, row):
+        self.recorded.append(row)
+
+
+def relax_chunk_or_die(context, chunk):
+    """Ends the worker process if the chunk has the poison."""
+    if any(one.key == "poison" for one in chunk):
+        os._exit(139)
+    return [one.key for one in chunk]
+
+
+def test_poison_ends_alone(monkeypatch):
+    monkeypatch.setattr(dask_runner, "relax_chunk", relax_chunk_or_die)
+    monkeypatch.setattr(dask_runner, "ScreenStore", _Store)
+    monkeypatch.setattr(dask_runner, "failed_row", lambda one, reason: (one.key, reason))
+    keys = [["a", "b", "poison", "c"], ["d", "e"], ["f"]]
+    chunks = iter([[SimpleNamespace(key=key) for key in chunk] for chunk in keys])
+    finished: list[int] = []
+    with dask_runner.dask_client(workers=2) as client:
+        dask_runner.run_on_dask(client, SimpleNamespace(folder="unused"), chunks, finished.append)
+    assert [key for key, _ in _Store.recorded] == ["poison"]
+    assert "worker" in _Store.recorded[0][1]
+    assert sum(finished) == 7
+
+
+def test_slurm_jobs_are_described_by_the_options():
+    cluster = dask_runner.slurm_cluster({"partition": "long", "time": "02:00:00", "memory": "8GB"})
+    try:
+        script = cluster.job_script()
+    finally:
+        cluster.close()
+    assert "#SBATCH -p long" in script and "#SBATCH -t 02:00:00" in script and "--mem=8G" in script
