@@ -1,10 +1,14 @@
 """Fit the uncertainty and the domain of a checkpoint to training data, and write both into the file.
 
     python scripts/fit_uncertainty.py metals-m datasets/metals-v1:train --held-out datasets/metals-v1:val
+    python scripts/fit_uncertainty.py copper-s datasets/metals-v1:train --only Cu H C O \
+        --where adsorbate=none,H,C,O,OH,CO,H2,O2,CO2,H2O
+    python scripts/fit_uncertainty.py co2-ni100 visible.extxyz.xz
     python scripts/fit_uncertainty.py runs/mine/best.safetensors train.extxyz --held-out val.extxyz
 
 MODEL is a shipped name, whose sha256 is written anew, or a checkpoint. Weights and predictions stay as they are. --only
-keeps structures of these elements. Without --held-out a tenth of the structures is held out for the calibration.
+keeps structures of these elements, --where those whose info has one of the values. Without --held-out a tenth of the
+structures is held out for the calibration.
 """
 
 import argparse
@@ -23,13 +27,18 @@ from faenet_calc.potential.potential import Potential
 from faenet_calc.training.uncertainty import MAX_STRUCTURES, fit_uncertainty
 
 
-def chosen(dataset: GraphDataset, only: list[str] | None) -> np.ndarray:
-    """Indices of the structures, or of those that have no other elements than the given ones."""
-    if not only:
-        return np.arange(len(dataset))
-    foreign = np.ones(119, dtype=bool)
-    foreign[[atomic_numbers[symbol] for symbol in only]] = False
-    return np.flatnonzero(dataset.compositions()[:, foreign].sum(axis=1) == 0)
+def chosen(dataset: GraphDataset, only: list[str] | None, where: str | None) -> np.ndarray:
+    """Indices of the structures that have no other elements and one of the values ("KEY=VALUE,VALUE,…")."""
+    indices = np.arange(len(dataset))
+    if only:
+        foreign = np.ones(119, dtype=bool)
+        foreign[[atomic_numbers[symbol] for symbol in only]] = False
+        indices = np.flatnonzero(dataset.compositions()[:, foreign].sum(axis=1) == 0)
+    if where:
+        key, _, values = where.partition("=")
+        kept = [index for index in indices.tolist() if str(dataset.info(index).get(key)) in values.split(",")]
+        indices = np.array(kept, dtype=int)
+    return indices
 
 
 def main() -> None:
@@ -39,6 +48,7 @@ def main() -> None:
     parser.add_argument("train", nargs="+", metavar="DATA")
     parser.add_argument("--held-out", nargs="+", metavar="DATA")
     parser.add_argument("--only", nargs="+", metavar="ELEMENT")
+    parser.add_argument("--where", metavar="KEY=VALUE,…")
     parser.add_argument("--max-structures", type=int, default=MAX_STRUCTURES)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -49,10 +59,10 @@ def main() -> None:
         return open_dataset(files, cutoff=potential.cutoff, max_neighbors=potential.config.graph.max_neighbors)
 
     train = open_files(arguments.train)
-    train_indices = chosen(train, arguments.only)
+    train_indices = chosen(train, arguments.only, arguments.where)
     if arguments.held_out:
         held_out = open_files(arguments.held_out)
-        held_out_indices = chosen(held_out, arguments.only)
+        held_out_indices = chosen(held_out, arguments.only, arguments.where)
     else:
         shuffled = np.random.default_rng(arguments.seed).permutation(train_indices)
         held_out, tenth = train, max(1, len(shuffled) // 10)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 from ase.data import covalent_radii
-from torch import Tensor
+from numpy.typing import NDArray
 
 from faenet_calc import elements
 from faenet_calc.graphs.graph import AtomGraph
@@ -51,8 +51,8 @@ class DomainGuard:
         self.domain = domain
         width = domain.highest_energy - domain.lowest_energy
         self.energies = domain.lowest_energy - _ENERGY_MARGIN * width, domain.highest_energy + _ENERGY_MARGIN * width
-        self._references = torch.tensor(references, dtype=torch.float64)
-        shortest = torch.zeros(elements.MAX_Z + 1, elements.MAX_Z + 1, dtype=torch.float64)
+        self._references = np.array(references)
+        shortest = np.zeros((elements.MAX_Z + 1, elements.MAX_Z + 1))
         for pair, distance in domain.shortest.items():
             one, other = (elements.atomic_number(symbol) for symbol in pair.split("-"))
             bond = float(covalent_radii[one] + covalent_radii[other])  # elements that never met may still touch
@@ -67,7 +67,7 @@ class DomainGuard:
             prediction: With energy, energy_uncertainty and domain_distance, and forces if they were computed.
         """
         found = []
-        numbers, n = graph.atomic_numbers.cpu(), graph.n_atoms
+        numbers, n = graph.atomic_numbers.cpu().numpy(), graph.n_atoms
         assert prediction.energy_uncertainty is not None and prediction.domain_distance is not None
         if close := self._too_close(graph, numbers):
             found.append(close)
@@ -79,7 +79,7 @@ class DomainGuard:
                 f"to {self.domain.highest_energy:.2f})"
             )
         if prediction.forces is not None and self.domain.largest_force is not None:
-            force = float(torch.linalg.vector_norm(prediction.forces.double(), dim=1).max())
+            force = float(np.linalg.norm(prediction.forces.cpu().numpy(), axis=1).max())
             if not force <= _FORCE_MARGIN * self.domain.largest_force:
                 found.append(f"force of {force:.4g} eV/Å (training data: up to {self.domain.largest_force:.1f})")
         deviation = float(prediction.energy_uncertainty[0]) / n
@@ -97,18 +97,21 @@ class DomainGuard:
             )
         return tuple(found)
 
-    def _too_close(self, graph: AtomGraph, numbers: Tensor) -> str | None:
+    def _too_close(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str | None:
         """The pair of atoms that is closest in comparison with the training data, if too close."""
-        squares = graph.edge_vectors().detach().cpu().double().square().sum(dim=1)
-        limit = self._shortest[numbers[graph.centre.cpu()], numbers[graph.neighbor.cpu()]]
-        close = torch.nonzero(squares < limit.square())[:, 0]
-        if not len(close):
+        positions, cell, shift, centre, neighbor = (
+            tensor.detach().cpu().numpy()
+            for tensor in (graph.positions, graph.cell[0], graph.shift, graph.centre, graph.neighbor)
+        )
+        vectors = positions[neighbor] + shift @ cell - positions[centre]
+        distances = np.sqrt(np.einsum("ei,ei->e", vectors, vectors))
+        limits = self._shortest[numbers[centre], numbers[neighbor]]
+        if not (distances < limits).any():
             return None
-        edge = int(close[(squares[close] / limit[close].square()).argmin()])
-        distance = float(squares[edge]) ** 0.5
-        atoms = int(graph.centre[edge]), int(graph.neighbor[edge])
-        one, other = (elements.symbol(int(numbers[atom])) for atom in atoms)
+        with np.errstate(divide="ignore"):
+            edge = int(np.argmin(distances / limits))
+        one, other = (elements.symbol(int(numbers[atom])) for atom in (centre[edge], neighbor[edge]))
         return (
-            f"atoms {atoms[0]} and {atoms[1]} ({one}-{other}) {distance:.2f} Å apart (training data: "
-            f"{float(limit[edge]) / _CLOSER:.2f} or more)"
+            f"atoms {centre[edge]} and {neighbor[edge]} ({one}-{other}) {distances[edge]:.2f} Å apart (training data: "
+            f"{limits[edge] / _CLOSER:.2f} or more)"
         )

@@ -23,7 +23,9 @@ components of the features. It is normalized: one in a thousand training atoms o
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 REGULARIZER = 1e-6
@@ -62,6 +64,8 @@ class LastLayerUncertainty(nn.Module):
         for name, tensor in (tensors | {"mean": mean, "whitening": whitening}).items():
             self.register_buffer(name, tensor)
         self._whole: dict[str, Tensor] = {}
+        self._known: dict[int, int] = {}
+        self._arrays: dict[str, NDArray[np.floating]] = {}
 
     @property
     def n_features(self) -> int:
@@ -80,14 +84,28 @@ class LastLayerUncertainty(nn.Module):
 
     def distance(self, features: Tensor, atomic_numbers: Tensor) -> Tensor:
         """[n_atoms] normalized distances of atoms with features [n_atoms, D]; infinite for other elements."""
-        components = features.to(self.projection.dtype) @ self.projection
-        distances = components.new_full((len(components),), torch.inf, dtype=torch.float64)
-        for row, number in enumerate(self.elements.tolist()):
-            atoms = torch.nonzero(atomic_numbers == number)[:, 0]
-            if len(atoms):
-                whitened = (components[atoms] - self.mean[row]) @ self._matrix(f"{row}", self.whitening[row]).t()
-                distances[atoms] = torch.linalg.vector_norm(whitened.double(), dim=1)
-        return distances
+        # A handful of small matrices in every call: NumPy has less overhead than PyTorch.
+        kinds = atomic_numbers.cpu().numpy()
+        components = features.detach().cpu().to(self.projection.dtype).numpy() @ self._array("projection")
+        distances = np.full(len(kinds), np.inf)
+        for number in set(kinds.tolist()) & self._rows().keys():
+            row, atoms = self._rows()[number], np.flatnonzero(kinds == number)
+            whitened = (components[atoms] - self._array("mean")[row]) @ self._array(f"{row}").T
+            distances[atoms] = np.sqrt(np.square(whitened, dtype=np.float64).sum(axis=1))
+        return torch.from_numpy(distances).to(features.device)
+
+    def _rows(self) -> dict[int, int]:
+        """Row of every atomic number of the training set, read once."""
+        if not self._known:
+            self._known = {number: row for row, number in enumerate(self.elements.tolist())}
+        return self._known
+
+    def _array(self, name: str) -> NDArray[np.floating]:
+        """A buffer, or the whitening matrix of a row, as an array, converted once."""
+        if name not in self._arrays:
+            buffer = _unpacked(self.whitening[int(name)]) if name.isdecimal() else getattr(self, name)
+            self._arrays[name] = buffer.cpu().numpy()
+        return self._arrays[name]
 
     def _matrix(self, name: str, packed: Tensor) -> Tensor:
         """A stored lower triangle as a matrix, unpacked once per device and type."""

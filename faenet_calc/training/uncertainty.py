@@ -1,5 +1,6 @@
 """Fits the uncertainty and the domain of a potential to its training data; the end of every training run calls it."""
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from faenet_calc.data.dataset import GraphDataset, LabelledGraph
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import FramesChoice
+from faenet_calc.potential.config import RepulsionConfig
 from faenet_calc.potential.domain import TrainingDomain
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
@@ -31,6 +33,8 @@ def fit_uncertainty(
     seed: int = 0,
 ) -> Potential:
     """The potential with an uncertainty calibrated on held-out energies and the domain of its training data.
+
+    The uncertainty is that of the network: the repulsion is off while it is fitted.
 
     Args:
         potential: A trained potential; its weights are shared, not copied.
@@ -54,12 +58,14 @@ def fit_uncertainty(
         )
     statistics, domain = FeatureStatistics(seed=seed), _DomainStatistics(potential)
     fast: FramesChoice = "one" if potential.config.frames.kind == "lattice" else "auto"
-    for labelled, _, features in _predicted(Predictor(potential, frames=fast, seed=seed), dataset, indices):
+    bare = Potential(dataclasses.replace(potential.config, repulsion=RepulsionConfig(kind="none")))
+    bare.model = potential.model
+    for labelled, _, features in _predicted(Predictor(bare, frames=fast, seed=seed), dataset, indices):
         statistics.add(features, labelled.graph.atomic_numbers)
         domain.add(labelled)
     uncertainty = statistics.fit().to(potential.device)
     sums, errors = [], []
-    for labelled, prediction, features in _predicted(Predictor(potential, seed=seed), held_out[0], known):
+    for labelled, prediction, features in _predicted(Predictor(bare, seed=seed), held_out[0], known):
         assert labelled.energy is not None
         sums.append(features.sum(dim=0))
         errors.append(float(prediction.energy[0]) - labelled.energy)
