@@ -65,15 +65,16 @@ class RepulsionConfig:
         kind: ``zbl``, or ``none`` for the bare network.
         outer: Where the repulsion begins to act.
         inner: Where it has replaced the network.
-        crowding_start: Number of metal atoms around a metal atom at which the network begins to be switched off there.
-        crowding_end: Number at which it is switched off.
+        crowding_start: Crowding of a metal atom, a smooth number of metal atoms that are too close, at which the
+            network begins to be switched off there.
+        crowding_end: Crowding at which it is switched off.
     """
 
     kind: Literal["none", "zbl"] = "none"
     outer: float = 0.88
     inner: float = 0.55
-    crowding_start: float = 15.0
-    crowding_end: float = 16.8
+    crowding_start: float = 1.9
+    crowding_end: float = 2.8
 
     def __post_init__(self) -> None:
         if not 0 < self.inner < self.outer < 1:

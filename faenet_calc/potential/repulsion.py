@@ -4,17 +4,17 @@ A network is trained on sensible structures; where atoms overlap or crowd it has
 g(t) = t³ (10 − 15 t + 6 t²), t limited to [0, 1], a smooth step, and every range of distances given as [inner, outer]:
 
 - Messages of the network between i and j are multiplied by w_ij = s_i s_j. The switch s_i is a product of two smooth
-  steps from 1 to 0: in the overlap u_i = Σ_j o_ij from 0.4 to 1, and in the number of metal atoms around a metal atom,
-  n_i = Σ_j m_ij, from crowding_start to crowding_end. An atom that overlaps or is crowded is thus removed from the
-  network: it keeps the energy of an isolated atom, and others do not see it.
+  steps from 1 to 0: in the overlap u_i = Σ_j o_ij from 0.4 to 1, and in the crowding n_i = Σ_j m_ij of metal atoms from
+  crowding_start to crowding_end. An atom that overlaps or is crowded is thus removed from the network: it keeps the
+  energy of an isolated atom, and others do not see it.
 - The pair energy of Ziegler, Biersack and Littmark (ZBL) is multiplied by z_ij + (1 − z_ij) (1 − w_ij) c_ij: it acts on
   pairs that overlap, and on close pairs that were removed from the network.
 
 The functions o, m, z and c of the distance are g over different ranges: 0 at the outer end, 1 at the inner end. In
 units of a short bond between the two elements and with a third of [inner, outer] between them, z has [inner + third,
 outer] and o has [inner, outer − third], so that ZBL is switched on first. In units of the distance of neighbors in
-close-packed metals, m has [0.8, 1.7] and, for two metals, c has [0.7, 0.92]; otherwise c is o. An equilibrium fcc metal
-has n = 12.2, one whose lattice constant is smaller by 9 % has 14.9, by 13 % has 16.9; rattled slabs stay below 14.
+close-packed metals, m has [0.6, 1] and, for two metals, c has [0.7, 0.92]; otherwise c is o. An fcc metal whose lattice
+constant is smaller by 9 % has n = 1.0, by 13 % 2.4; in labelled slabs, hot ones included, n is at most 1.8.
 
 Everything is twice continuously differentiable, local, extensive and independent of the order of atoms. Structures
 without overlapping pairs and crowded atoms are not affected at all.
@@ -38,7 +38,7 @@ from faenet_calc.potential.config import RepulsionConfig
 _COULOMB = Hartree * Bohr  # e² / (4π ε0) (eV Å)
 _SCREENING = ((0.18175, 3.19980), (0.50986, 0.94229), (0.28022, 0.40290), (0.02817, 0.20162))  # φ = Σ c exp(−b x)
 _OVERLAP = (0.4, 1.0)  # of an atom: the network as it is, and without this atom
-_NEIGHBORS_RANGE = (0.8, 1.7)  # of m, in units of the distance of neighbors in close-packed metals
+_CROWDING_RANGE = (0.6, 1.0)  # of m, in units of the distance of neighbors in close-packed metals
 _REMOVED_RANGE = (0.7, 0.92)  # of c for two metals, in the same units
 _SOFT_METALS = 0.85
 _PACKED_PER_SINGLE = 1.13  # metallic radius / single-bond radius, for metals without a known metallic radius
@@ -52,7 +52,7 @@ class SwitchingRanges(NamedTuple):
     zbl: Tensor
     overlap: Tensor
     removed: Tensor
-    neighbors: Tensor
+    crowding: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,14 +100,14 @@ class CloseContacts:
             edges: The graph, or the graph copied into frames with one vector per copy.
         """
         if isinstance(edges, FramedGraph):
-            overlap, neighbors = (limits[edges.edge_of_copy] for limits in (self.ranges.overlap, self.ranges.neighbors))
+            overlap, crowding = (limits[edges.edge_of_copy] for limits in (self.ranges.overlap, self.ranges.crowding))
             n_nodes = edges.n_nodes
         else:
-            overlap, neighbors, n_nodes = self.ranges.overlap, self.ranges.neighbors, edges.n_atoms
+            overlap, crowding, n_nodes = self.ranges.overlap, self.ranges.crowding, edges.n_atoms
         distance = torch.linalg.vector_norm(vectors, dim=1)
-        crowding = (self.config.crowding_start, self.config.crowding_end)
+        allowed = (self.config.crowding_start, self.config.crowding_end)
         switch = vectors.new_ones(n_nodes)
-        for limits, (start, end) in ((overlap, _OVERLAP), (neighbors, crowding)):
+        for limits, (start, end) in ((overlap, _OVERLAP), (crowding, allowed)):
             total = distance.new_zeros(n_nodes).index_add(0, edges.centre, _inside(distance, limits))
             switch = switch * (1 - _smooth_step((total - start) / (end - start)))
         return switch[edges.centre] * switch[edges.neighbor]
@@ -142,8 +142,8 @@ def close_contacts(config: RepulsionConfig, graph: AtomGraph, vectors: Tensor, c
     ranges = SwitchingRanges(*(table.to(vectors).index_select(0, index) for table in every))
     distance = torch.linalg.vector_norm(vectors.detach(), dim=1)
     if not bool((distance < ranges.zbl[:, 1]).any()):
-        neighbors = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, ranges.neighbors))
-        if not bool((neighbors > config.crowding_start).any()):
+        crowding = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, ranges.crowding))
+        if not bool((crowding > config.crowding_start).any()):
             return None
     return CloseContacts(config=config, ranges=ranges)
 
@@ -153,7 +153,7 @@ def _ranges_of_all_pairs(config: RepulsionConfig, cutoff: float) -> SwitchingRan
     """The ranges of every pair of elements, [119 * 119, 2] each."""
     every = torch.arange(elements.MAX_Z + 1)
     ranges = switching_ranges(config, torch.cartesian_prod(every, every))
-    return ranges._replace(neighbors=ranges.neighbors.clamp(max=cutoff))
+    return ranges._replace(crowding=ranges.crowding.clamp(max=cutoff))
 
 
 def switching_ranges(config: RepulsionConfig, numbers: Tensor) -> SwitchingRanges:
@@ -167,7 +167,7 @@ def switching_ranges(config: RepulsionConfig, numbers: Tensor) -> SwitchingRange
         zbl=bond * bond.new_tensor([config.inner + third, config.outer]),
         overlap=overlap,
         removed=torch.where(metals, packed * bond.new_tensor(_REMOVED_RANGE), overlap),
-        neighbors=torch.where(metals, packed * bond.new_tensor(_NEIGHBORS_RANGE), bond.new_tensor([-2.0, -1.0])),
+        crowding=torch.where(metals, packed * bond.new_tensor(_CROWDING_RANGE), bond.new_tensor([-2.0, -1.0])),
     )
 
 
