@@ -179,7 +179,7 @@ def fused_dimers(calc: FAENetCalculator) -> float:
         distances = np.linspace(0.31, 2.0 * bond, 60)
         pairs = [Atoms([one, other], positions=[(0, 0, 0), (0, 0, d)]) for d in distances]
         energies = [result["energy"] for result in calc.predict(pairs, properties=("energy",))]
-        count += distances[int(np.argmin(energies))] < FUSED * bond
+        count += int(distances[int(np.argmin(energies))] < FUSED * bond)
     return count
 
 
