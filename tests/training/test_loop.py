@@ -42,6 +42,9 @@ def test_a_run_learns_and_leaves_a_checkpoint(data, tmp_path):
     potential = load_potential(result.checkpoint, device="cpu")
     assert potential.config.trained_elements == (8, 29, 46)
     assert potential.config.normalization.references.keys() == {"O", "Cu", "Pd"}
+    domain, train_part = potential.config.domain, result.parts["train"]
+    assert potential.uncertainty is not None and domain.n_structures == len(train_part)
+    assert domain.uncertainty > 0 and domain.lowest_energy < domain.highest_energy
     stored = read_metadata(result.checkpoint)["extra"]["training"]
     assert stored["config"]["optim"]["lr"] == 5e-3
     assert stored["validation"]["loss"] == result.state.best
