@@ -69,8 +69,10 @@ class _Batch(ctypes.Structure):
     )
 
 
-def supports(model: FAENet) -> bool:
+def supports(model: torch.nn.Module) -> bool:
     """Whether a model's architecture, dtype and device are those of the engine."""
+    if not isinstance(model, FAENet):
+        return False
     config = model.config
     parameter = next(model.parameters())
     return (

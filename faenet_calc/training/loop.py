@@ -35,7 +35,7 @@ from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Part, Prepared, prepare
 from faenet_calc.training.schedule import Plateau, Schedule, average_weights
 from faenet_calc.training.state import FILE, TrainState, load_state, save_state
-from faenet_calc.training.uncertainty import fit_uncertainty
+from faenet_calc.training.uncertainty import MIN_STRUCTURES, fit_uncertainty
 
 BEST, CONFIG, LOCK = "best.safetensors", "config.yaml", ".lock"
 RESULTS = (BEST, "errors.json", "report.html", "tensorboard")  # removed when a new run replaces an old one
@@ -446,6 +446,12 @@ class Run:
             return
         energies = val.dataset.energy[val.indices]
         if not np.isfinite(energies).any() or not np.isfinite(train.dataset.energy[train.indices]).any():
+            return
+        if len(train.indices) < MIN_STRUCTURES:
+            self._say(
+                f"no uncertainty and domain: {len(train.indices)} training structures are too few to describe a domain "
+                f"(at least {MIN_STRUCTURES})"
+            )
             return
         fitted = fit_uncertainty(
             best, (train.dataset, train.indices), (val.dataset, val.indices), seed=self.config.run.seed

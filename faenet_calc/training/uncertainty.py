@@ -22,6 +22,10 @@ from faenet_calc.potential.uncertainty import FAR, FeatureStatistics, LastLayerU
 from faenet_calc.training.batches import Indices
 
 MAX_STRUCTURES = 20_000
+"""Larger training sets are sampled."""
+
+MIN_STRUCTURES = 1_000
+"""From fewer structures the features of a domain are not known well enough: most new structures would be flagged."""
 
 
 def fit_uncertainty(
