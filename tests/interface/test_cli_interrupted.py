@@ -109,7 +109,11 @@ def test_relax_killed_at_random_moments_and_resumed(slabs, model, tmp_path, seed
 def interrupted(arguments, ready):
     """Standard error and exit code of a command that gets Ctrl-C when ``ready()``."""
     command = [sys.executable, "-m", "faenet_calc", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell that starts the tests in the background makes them, and so their children, ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
+    with process:
         while process.poll() is None and not ready():
             time.sleep(0.002)
         process.send_signal(signal.SIGINT)

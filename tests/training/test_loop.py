@@ -33,7 +33,8 @@ def settings(data, folder, *more):
     return read_config("", given)
 
 
-def test_a_run_learns_and_leaves_a_checkpoint(data, tmp_path):
+def test_a_run_learns_and_leaves_a_checkpoint(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("faenet_calc.training.loop.MIN_STRUCTURES", 1)
     config = settings(data, tmp_path / "run", "run.max_epochs=30", "optim.lr=5e-3", "run.validate_every=10")
     result = train(config)
     assert result.finished == "epochs" and result.state.step == 30 * 3
@@ -107,8 +108,14 @@ def test_a_finished_folder_is_not_overwritten_by_accident(data, tmp_path):
     assert train(config, overwrite=True).state.step == 3
 
 
+def test_a_few_structures_do_not_describe_a_domain(data, tmp_path):
+    result = train(settings(data, tmp_path / "run", "run.max_epochs=1"))
+    potential = load_potential(result.checkpoint, device="cpu")
+    assert potential.uncertainty is None and potential.config.domain is None
+
+
 def test_early_stopping(data, tmp_path):
-    more = ("run.max_epochs=50", "run.validate_every=1", "stop.patience=2", "optim.lr=1e-12", "optim.min_lr=0")
+    more = ("run.max_epochs=50", "run.validate_every=1", "stop.patience=2", "optim.lr=1e-30", "optim.min_lr=0")
     result = train(settings(data, tmp_path / "run", *more, "optim.ema_decay=0"))
     assert result.finished == "early stopping" and result.state.epoch <= 10
 

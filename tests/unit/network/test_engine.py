@@ -128,10 +128,10 @@ def test_features_give_the_energy_and_hidden_states_those_of_the_network(both):
 def test_messages_are_switched_off_where_atoms_crowd(frames, both):
     single, double = both["metals-s"]
     crystal = bulk("Cu", cubic=True)
-    crystal.set_cell(0.885 * crystal.cell, scale_atoms=True)
+    crystal.set_cell(0.877 * crystal.cell, scale_atoms=True)
     crystal.rattle(0.03, seed=0)
     graph = single.graph([crystal, _structures("Cu")["slab"]])
-    contacts = close_contacts(single.config.repulsion, graph, graph.edge_vectors())
+    contacts = close_contacts(single.config.repulsion, graph, graph.edge_vectors(), single.cutoff)
     weights = contacts.message_weights(graph.edge_vectors(), graph)
     assert ((weights > 0.01) & (weights < 0.99)).any()
     expected = double.evaluate(graph, properties=TOLERANCES, frames=frames)
