@@ -65,7 +65,7 @@ def disagreement(calc: FAENetCalculator, structures: list[Atoms]) -> list[float]
 
 def explore(folder: Path, models: list[Path], start: Atoms, args: argparse.Namespace) -> list[Atoms]:
     """Run MD until the committee is uncertain; return the structures with the largest disagreement."""
-    calc, chosen = FAENetCalculator(models), []
+    calc, chosen = FAENetCalculator(models, on_outside_domain="ignore"), []  # leaving the domain is intended
     if disagreement(calc, [start])[0] > args.max_std:
         start.info = {"md_run": 0, "md_steps": 0}
         return [start.copy()]
@@ -84,7 +84,7 @@ def explore(folder: Path, models: list[Path], start: Atoms, args: argparse.Names
 
 def force_error(models: list[Path], structures: list[Atoms]) -> float:
     """Mean absolute error of the committee mean (meV/Å)."""
-    answers = FAENetCalculator(models).predict(structures, properties=("forces",))
+    answers = FAENetCalculator(models, on_outside_domain="ignore").predict(structures, properties=("forces",))
     errors = [answer["forces"] - atoms.get_forces() for answer, atoms in zip(answers, structures, strict=True)]
     return 1000 * float(np.abs(np.concatenate(errors)).mean())
 

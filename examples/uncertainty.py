@@ -1,10 +1,11 @@
-"""Uncertainty from the spread over frames (no extra cost) and from a committee (one calculation per member).
+"""Calibrated uncertainty of the energy, spread over frames, spread over a committee, and the domain of the model.
 
 python examples/uncertainty.py [--quick] [--out FOLDER]
 """
 
 import argparse
 import copy
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -48,21 +49,35 @@ def main() -> None:
         structures.append(atoms)
 
     one = FAENetCalculator(frames="all")  # a single frame has no spread
-    frames = one.predict(structures, properties=("energy", "energy_frame_std", "forces_frame_std"))
-    committee = FAENetCalculator(members(2 if args.quick else 4)).predict(
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*outside the domain")  # the table has it
+        frames = one.predict(structures, properties=("energy_uncertainty", "energy_frame_std", "forces_frame_std"))
+    committee = FAENetCalculator(members(2 if args.quick else 4), on_outside_domain="ignore").predict(
         structures, properties=("energy_var", "forces_var")
     )
     lines = [
-        f"{'':>8} {'spread over frames':>26} {'committee':>26}",
-        f"{'noise/Å':>8} {'energy/meV':>13} {'force/(meV/Å)':>12} {'energy/meV':>13} {'force/(meV/Å)':>12}",
+        f"{'':>8} {'calibrated':>13} {'spread over frames':>27} {'committee':>27}",
+        f"{'noise/Å':>8} {'energy/meV':>13} {'energy/meV':>13} {'force/(meV/Å)':>13} {'energy/meV':>13} "
+        f"{'force/(meV/Å)':>13} domain",
     ]
     for noise, spread, votes in zip(noises, frames, committee, strict=True):
         worst = np.sqrt(votes["forces_var"].sum(axis=1)).max()
-        values = (spread["energy_frame_std"], spread["forces_frame_std"].max(), np.sqrt(votes["energy_var"]), worst)
-        lines.append(f"{noise:>8.2f} " + " ".join(f"{1000 * value:>13.2f}" for value in values))
+        values = (
+            spread["energy_uncertainty"],
+            spread["energy_frame_std"],
+            spread["forces_frame_std"].max(),
+            np.sqrt(votes["energy_var"]),
+            worst,
+        )
+        lines.append(
+            f"{noise:>8.2f} " + " ".join(f"{1000 * value:>13.2f}" for value in values) + f" {spread['domain']}"
+        )
     print("\n".join(lines))
     (args.out / "uncertainty.txt").write_text("\n".join(lines) + "\n")
-    print("In molecular dynamics, run_md(..., max_frame_std=0.5) stops when the model becomes uncertain.")
+    moved, reference = structures[1], structures[0]
+    difference = one.uncertainty_of_difference([moved, reference], [1, -1])
+    print(f"Energy of the second structure minus that of the first: uncertainty {1000 * difference:.2f} meV")
+    print("Molecular dynamics stops when it leaves the domain; run_md(..., max_frame_std=0.5) stops earlier.")
 
 
 if __name__ == "__main__":

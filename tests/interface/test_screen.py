@@ -24,7 +24,7 @@ ADSORBATES = ["H", "O"]
 
 
 def slab(symbol="Cu"):
-    return fcc111(symbol, (1, 1, 3), a=3.63, vacuum=6.0)
+    return fcc111(symbol, (2, 2, 2), a=3.63, vacuum=6.0)
 
 
 @pytest.fixture(scope="module")
