@@ -28,7 +28,9 @@ def test_rows_of_a_small_run(tmp_path, capsys, repository):
     metrics = {(row["case"], row["metric"]) for row in rows}
     for metric in ("energy and forces", "other / this", "matrix products / sgemm", "MD", "memory per atom"):
         assert (f"{model}, frames=one", metric) in metrics
-    assert all(row["value"] > 0 for row in rows) and picture.stat().st_size > 0
+    # Memory that was allocated before may serve: its growth can be zero.
+    assert all(row["value"] > 0 or row["metric"] == "memory per atom" for row in rows)
+    assert picture.stat().st_size > 0
     skipped = capsys.readouterr().err
     assert "no-such-model" in skipped and not any("no-such-model" in row["case"] for row in rows)
     assert all(peer in skipped or any(row["case"] == peer for row in rows) for peer in PEERS)
