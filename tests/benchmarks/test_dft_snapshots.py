@@ -42,6 +42,7 @@ def test_only_free_atoms_and_energy_differences_count(calculator):
     assert wrong["energy_change_mae_eV"] == pytest.approx(0.2)  # one of two differences
 
 
+@pytest.mark.filterwarnings("ignore:.*outside the domain of the model")
 def test_untrained_elements_are_refused(calculator):
     rows = [evaluate(calculator, snapshots(calculator, element), 2) for element in ("Cu", "Al")]
     assert [row["untrained"] for row in rows] == [[], ["Al"]]
