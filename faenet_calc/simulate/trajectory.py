@@ -114,10 +114,19 @@ class RunTrajectory:
             write_atomically(self.path, lambda temporary: _copy([snapshot], 1, temporary))
             self._writer = TrajectoryWriter(self.path, mode="a")
         else:
-            if self._writer is None:
-                self._writer = TrajectoryWriter(self.path, mode="a")
-            self._writer.write(snapshot)
+            self._append(snapshot, self.path)
         del snapshot.info[STEP]
+
+    def _append(self, snapshot: Atoms, path: Path) -> None:
+        if self._writer is None:
+            self._writer = TrajectoryWriter(path, mode="a")
+        try:
+            self._writer.write(snapshot)
+        except BaseException:
+            # Closing ASE's writer counts an interrupted snapshot as complete; closing the file leaves it uncounted.
+            self._writer.backend.fd.close()
+            self._writer = None
+            raise
 
 
 def _open(path: Path) -> TrajectoryReader | None:
