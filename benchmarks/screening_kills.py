@@ -108,7 +108,8 @@ class Poisoned(FAENetCalculator):
 def poison(model: str, folder: Path) -> dict[str, Any]:
     """Fifty configurations, four of them poisonous."""
     from faenet_calc.screening.dask_runner import dask_client, run_on_dask
-    from faenet_calc.screening.gas import gas_reference, reference_molecules
+    from faenet_calc.screening.gas import gas_molecules, gas_reference, reference_molecules
+    from faenet_calc.screening.uncertainty import reference_vectors
 
     slab = Slab(name="Cu(111)", atoms=standard_slab(fcc111("Cu", (2, 2, 3), vacuum=8.0)), source="benchmark")
     good: list[Configuration] = []
@@ -134,19 +135,21 @@ def poison(model: str, folder: Path) -> dict[str, Any]:
         )
     molecules = reference_molecules({"O", "N", "H"})
     gas = gas_reference(molecules, {name: -10.0 for name in set(molecules.values())})
+    calc = Poisoned(model, device="cpu", frames="one")
     found = {}
     for case, members in (("clean", good), ("poisoned", [*good[:10], *bad, *good[10:]])):
         store = ScreenStore(folder / case)
         store.begin({"case": case}, resume=False)
         context = Context(
             folder=store.folder,
-            model=Poisoned(model, device="cpu", frames="one"),
+            model=calc,
             device=None,
             threads=1,
             settings=SETTINGS,
             slabs={slab.name: slab},
             slab_energies={slab.name: -40.0},
             gas=gas,
+            vectors=reference_vectors(calc, {slab.name: slab.atoms}, gas_molecules(molecules)),
             binding={"O": 0},
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faenet_calc.cli.lazy import EXIT_FAILURE, EXIT_NOT_CONVERGED
+from faenet_calc.cli.numbers import FINITE, NOT_NEGATIVE, POSITIVE
 from faenet_calc.cli.options import (
     build_calculator,
     model_options,
@@ -38,13 +39,13 @@ _ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt
 @click.option(
     "--temperature",
     "temperature_K",
-    type=float,
+    type=NOT_NEGATIVE,
     default=300.0,
     show_default=True,
     help="Temperature of the thermostat and of the initial velocities (K).",
 )
 @click.option(
-    "--timestep", "timestep_fs", type=float, default=1.0, show_default=True, help="Time step of the integrator (fs)."
+    "--timestep", "timestep_fs", type=POSITIVE, default=1.0, show_default=True, help="Time step of the integrator (fs)."
 )
 @click.option(
     "--steps",
@@ -56,7 +57,7 @@ _ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt
 @click.option(
     "--pressure",
     "pressure_GPa",
-    type=float,
+    type=FINITE,
     default=0.0,
     show_default=True,
     help="Pressure of the barostat (GPa) for npt.",
@@ -64,7 +65,7 @@ _ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt
 @click.option(
     "--thermostat",
     "thermostat_fs",
-    type=float,
+    type=POSITIVE,
     default=100.0,
     show_default=True,
     help="Time constant of the thermostat (fs).",
@@ -72,7 +73,7 @@ _ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt
 @click.option(
     "--barostat",
     "barostat_fs",
-    type=float,
+    type=POSITIVE,
     default=1000.0,
     show_default=True,
     help="Time constant of the barostat (fs).",
@@ -91,14 +92,14 @@ _ENSEMBLES = ("nve", "nvt-langevin", "nvt-bussi", "nvt-nose-hoover", "npt", "npt
 @click.option(
     "--max-temperature",
     "max_temperature_K",
-    type=float,
+    type=POSITIVE,
     help="Stop above this temperature (K).  [default: 10 × temperature, at least 3000]",
 )
 @click.option(
-    "--max-frame-std", type=float, help="Stop when the spread of a force over frames exceeds this value (eV/Å)."
+    "--max-frame-std", type=POSITIVE, help="Stop when the spread of a force over frames exceeds this value (eV/Å)."
 )
 @click.option(
-    "--max-committee-std", type=float, help="Stop when the committee spread of a force exceeds this value (eV/Å)."
+    "--max-committee-std", type=POSITIVE, help="Stop when the committee spread of a force exceeds this value (eV/Å)."
 )
 @model_options
 @verbosity_options

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faenet_calc.cli.lazy import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_NOT_CONVERGED
+from faenet_calc.cli.numbers import FINITE, POSITIVE
 from faenet_calc.cli.options import (
     build_calculator,
     model_options,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--fmax",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=0.05,
     show_default=True,
     help="Convergence criterion: largest force on an atom (eV/Å).",
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 @click.option(
     "--pressure",
     "pressure_GPa",
-    type=float,
+    type=FINITE,
     default=0.0,
     show_default=True,
     help="External pressure (GPa) for --cell.",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from faenet_calc.cli.numbers import NOT_NEGATIVE, POSITIVE
 from faenet_calc.cli.options import (
     build_calculator,
     model_options,
@@ -30,19 +31,28 @@ _INDEX = click.Tuple([int, int, int])
     "--bulk", "bulks", multiple=True, help="Element or crystal file to cut slabs from, after relaxing its cell."
 )
 @click.option("--miller", "millers", type=_INDEX, multiple=True, help="Miller index h k l; may be repeated.")
-@click.option("--width", type=float, default=5.0, show_default=True, help="Minimum in-plane width of a cell (Å).")
-@click.option("--thickness", type=float, default=7.0, show_default=True, help="Minimum thickness of a cut slab (Å).")
-@click.option("--vacuum", type=float, default=15.0, show_default=True, help="Vacuum of a cut slab (Å).")
+@click.option(
+    "--width", type=NOT_NEGATIVE, default=5.0, show_default=True, help="Minimum in-plane width of a cell (Å)."
+)
+@click.option("--thickness", type=POSITIVE, default=7.0, show_default=True, help="Minimum thickness of a cut slab (Å).")
+@click.option("--vacuum", type=POSITIVE, default=15.0, show_default=True, help="Vacuum of a cut slab (Å).")
 @click.option(
     "--adsorbate",
     "adsorbates",
     multiple=True,
     help="Atom, radical or molecule by name, or FILE:0,1 with the indices of the binding atoms; may be repeated.",
 )
-@click.option("--coverage", "coverages", type=int, multiple=True, default=(1,), help="Number of adsorbates per cell.")
+@click.option(
+    "--coverage",
+    "coverages",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1,),
+    help="Number of adsorbates per cell; may be repeated.",
+)
 @click.option("--rotations", type=click.IntRange(min=1), default=2, show_default=True, help="Rotations per site.")
 @click.option("--gas", multiple=True, metavar="ELEMENT=MOLECULE", help="Gas reference of an element, e.g. O=O2.")
-@click.option("--fmax", type=float, default=0.05, show_default=True, help="Convergence criterion (eV/Å).")
+@click.option("--fmax", type=POSITIVE, default=0.05, show_default=True, help="Convergence criterion (eV/Å).")
 @click.option("--steps", type=click.IntRange(min=0), default=300, show_default=True, help="Maximum number of steps.")
 @click.option("--optimizer", default="LBFGS", show_default=True, help="Name of an ASE optimizer.")
 @click.option("--all-frames-only", is_flag=True, help="Do not relax with a single frame first.")
@@ -152,6 +162,10 @@ def _shard(text: str | None) -> tuple[int, int] | None:
     return int(first) - 1, int(last)
 
 
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
 def _print(result: "ScreenResult", report: Path) -> None:
     best = [row for row in result.best() if row.adsorption_energy is not None]
     print_table(
@@ -160,7 +174,8 @@ def _print(result: "ScreenResult", report: Path) -> None:
             "adsorbate": [row.adsorbate for row in best],
             "best site": [row.final_site or row.site for row in best],
             "E_ads/eV": [f"{row.adsorption_energy:.3f}" for row in best],
-            "uncertainty/eV": ["–" if row.uncertainty is None else f"{row.uncertainty:.3f}" for row in best],
+            "uncertainty/eV": [_or_dash(row.uncertainty, ".3f") for row in best],
+            "probability": [_or_dash(row.most_stable_probability, ".0%") for row in best],
         }
     )
     n_failed = sum(row.error is not None for row in result.rows)

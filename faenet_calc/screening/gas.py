@@ -12,6 +12,7 @@ import numpy as np
 from ase import Atoms
 from ase.build import molecule
 from ase.formula import Formula
+from numpy.typing import NDArray
 
 from faenet_calc.errors import InputError
 
@@ -36,6 +37,12 @@ class GasReference:
     def of(self, symbols: list[str]) -> float:
         """Energy (eV) of the atoms of an adsorbate in the gas references."""
         return sum(self.potentials[symbol] for symbol in symbols)
+
+    def molecules_of(self, symbols: list[str]) -> dict[str, float]:
+        """Gas molecule -> number of molecules that hold the atoms of an adsorbate, e.g. OH: {"H2O": 1, "H2": -0.5}."""
+        elements, names, counts = _counts(self.molecules)
+        numbers = np.linalg.solve(counts.T.astype(float), [symbols.count(element) for element in elements])
+        return {name: float(number) for name, number in zip(names, numbers, strict=True) if abs(number) > 1e-12}
 
     def describe(self) -> str:
         """The references in words, e.g. ``H from H2; O from H2O``."""
@@ -73,9 +80,7 @@ def gas_molecules(references: Mapping[str, str]) -> dict[str, Atoms]:
 
 def gas_reference(references: Mapping[str, str], energies: Mapping[str, float]) -> GasReference:
     """Solve the chemical potentials from the energies (eV) of the gas molecules."""
-    elements = sorted(references)
-    names = [references[element] for element in elements]
-    counts = np.array([[Formula(_formula(name)).count().get(element, 0) for element in elements] for name in names])
+    elements, names, counts = _counts(references)
     if np.linalg.matrix_rank(counts) < len(elements):
         raise InputError(f"the gas references {dict(references)} do not determine one chemical potential per element")
     values = np.linalg.solve(counts.astype(float), np.array([energies[name] for name in names]))
@@ -84,6 +89,14 @@ def gas_reference(references: Mapping[str, str], energies: Mapping[str, float]) 
         energies=dict(energies),
         potentials={element: float(value) for element, value in zip(elements, values, strict=True)},
     )
+
+
+def _counts(references: Mapping[str, str]) -> tuple[list[str], list[str], NDArray[np.int64]]:
+    """Elements, their gas molecules, and the number of atoms of each element in each molecule [molecule, element]."""
+    elements = sorted(references)
+    names = [references[element] for element in elements]
+    counts = [[Formula(_formula(name)).count().get(element, 0) for element in elements] for name in names]
+    return elements, names, np.array(counts)
 
 
 def _formula(name: str) -> str:

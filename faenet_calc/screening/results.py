@@ -16,6 +16,7 @@ from faenet_calc.screening.placement import Configuration
 from faenet_calc.screening.sites import all_sites as sites_of
 from faenet_calc.screening.sites import nearest_site
 from faenet_calc.screening.surfaces import Slab
+from faenet_calc.screening.uncertainty import Uncertainty
 from faenet_calc.simulate.relax import RelaxResult
 
 LEFT_SITE = "left-site"
@@ -35,13 +36,16 @@ class Row:
         final_site: Kind of the site nearest to the binding atom after relaxation.
         adsorption_energy: (eV) per adsorbate, relative to the clean slab and the gas references.
         uncertainty: (eV) estimated standard deviation of the adsorption energy; None if the model has none.
+        most_stable_probability: Probability that this is the most stable of the ranked configurations of its slab,
+            adsorbate and coverage, given the uncertainties and their correlation; None without uncertainty or rank.
         energy: (eV) total energy of the relaxed structure.
-        converged, n_steps, fmax, wall_s: Of the relaxation.
+        converged, n_steps, fmax, wall_s: Of the relaxation; steps with one frame and with all frames are counted.
         anomalies: Flags of the relaxation, and ``left-site``.
         duplicate_of: Key of the configuration of lowest energy with the same relaxed structure.
         rank: 1 for the most stable configuration of a slab, adsorbate and coverage; None for failed, anomalous and
             duplicate ones.
         environment: Sorted distances (Å) from the adsorbate to the slab, which identify duplicates.
+        error_samples: Possible errors (eV) of the adsorption energy, see ``uncertainty``.
         error: Why the configuration could not be computed.
     """
 
@@ -54,6 +58,7 @@ class Row:
     final_site: str | None = None
     adsorption_energy: float | None = None
     uncertainty: float | None = None
+    most_stable_probability: float | None = None
     energy: float | None = None
     converged: bool = False
     n_steps: int = 0
@@ -63,6 +68,7 @@ class Row:
     duplicate_of: str | None = None
     rank: int | None = None
     environment: tuple[float, ...] = field(default=(), repr=False)
+    error_samples: tuple[float, ...] = field(default=(), repr=False)
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +78,7 @@ class Row:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Row":
         """The inverse of :meth:`to_json`."""
-        listed = {name: tuple(values[name]) for name in ("anomalies", "environment")}
+        listed = {name: tuple(values.get(name, ())) for name in ("anomalies", "environment", "error_samples")}
         return cls(**{**values, **listed})
 
 
@@ -83,7 +89,7 @@ def row_of(
     result: RelaxResult,
     slab_energy: float,
     gas: GasReference,
-    uncertainty: float | None = None,
+    uncertainty: Uncertainty | None = None,
 ) -> Row:
     """The row of a finished relaxation.
 
@@ -94,10 +100,12 @@ def row_of(
         result: Of the relaxation.
         slab_energy: Energy of the relaxed clean slab (eV).
         gas: Gas references.
-        uncertainty: Of the adsorption energy (eV).
+        uncertainty: Of the adsorption energy.
     """
-    row = _bare(configuration)
-    row = replace(row, n_steps=result.n_steps, wall_s=result.wall_s, converged=result.converged, error=result.error)
+    n_steps = result.n_prerelax_steps + result.n_steps
+    row = replace(
+        _bare(configuration), n_steps=n_steps, wall_s=result.wall_s, converged=result.converged, error=result.error
+    )
     if not math.isfinite(result.energy):
         return replace(row, converged=False, error=result.error or "the relaxation has no energy")
     n_slab = len(slab.atoms)
@@ -109,7 +117,8 @@ def row_of(
         row,
         energy=result.energy,
         adsorption_energy=(result.energy - slab_energy - gas.of(symbols)) / configuration.coverage,
-        uncertainty=uncertainty,
+        uncertainty=None if uncertainty is None else uncertainty.deviation,
+        error_samples=() if uncertainty is None else tuple(np.round(uncertainty.samples, 5).tolist()),
         fmax=result.fmax,
         final_site=nearest_site(slab.atoms, end, sites_of(slab.atoms)).kind,
         anomalies=(*result.anomalies, *left),
@@ -152,7 +161,7 @@ def finished_table(rows: Iterable[Row]) -> list[Row]:
         systems.setdefault((row.slab, row.adsorbate, row.coverage), []).append(row)
     for name in sorted(systems):
         members = sorted(systems[name], key=lambda row: (_order(row), row.key))
-        table += _ranked(members)
+        table += _with_probabilities(_ranked(members))
     return table
 
 
@@ -177,6 +186,19 @@ def _ranked(members: Sequence[Row]) -> list[Row]:
         rank += sound
         ranked.append(replace(row, rank=rank if sound else None))
     return ranked
+
+
+def _with_probabilities(members: Sequence[Row]) -> list[Row]:
+    """Fill in how often each ranked configuration has the lowest energy when all energies vary by their errors."""
+    ranked = [index for index, row in enumerate(members) if row.rank is not None]
+    samples = [members[index].error_samples for index in ranked]
+    if not ranked or not all(samples):
+        return list(members)
+    energies = np.array([members[index].adsorption_energy for index in ranked])
+    winners = np.argmin(energies[:, None] + np.array(samples), axis=0)
+    shares = np.bincount(winners, minlength=len(ranked)) / len(winners)
+    filled = dict(zip(ranked, shares.tolist(), strict=True))
+    return [replace(row, most_stable_probability=filled.get(index)) for index, row in enumerate(members)]
 
 
 def _same(one: Row, other: Row) -> bool:

@@ -26,6 +26,7 @@ from faenet_calc.screening.results import Row
 from faenet_calc.screening.sites import distinct_sites
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.surfaces import Slab, standard_slab
+from faenet_calc.screening.uncertainty import reference_vectors
 from faenet_calc.screening.worker import Context, RelaxSettings, calculator_of, relax_chunk
 from faenet_calc.simulate.batch import relax_batch
 
@@ -184,7 +185,16 @@ def _context(
         if failed:
             raise InputError(f"gas references failed: {failed}; choose other molecules with gas=")
         known = {"slabs": energies, "gas": gas_energies}
-        store.save_references(known)
+        structures = {
+            "slabs": {name: one.atoms for name, one in zip(names, relaxed, strict=True)},
+            "gas": {name: one.atoms for name, one in zip(gases, results, strict=True)},
+        }
+        store.save_references(known, structures)
+    sound = {
+        name: atoms
+        for name, atoms in store.reference_structures("slabs").items()
+        if not isinstance(known["slabs"][name], str)
+    }
     return Context(
         folder=store.folder,
         model=model,
@@ -194,6 +204,7 @@ def _context(
         slabs=dict(slabs),
         slab_energies=known["slabs"],
         gas=gas_reference(molecules, known["gas"]),
+        vectors=reference_vectors(calc, sound, store.reference_structures("gas")),
         binding={name: one.binding[0] for name, one in adsorbates.items()},
     )
 

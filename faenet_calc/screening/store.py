@@ -3,8 +3,7 @@
 | file | content |
 |---|---|
 | inputs.json | resolved inputs and their digest; a run is resumed only with equal inputs |
-| slabs.extxyz | the clean slabs in their standard form |
-| references.json | energies of the relaxed clean slabs and gas molecules |
+| references.json, references.traj | energies and structures of the relaxed clean slabs and gas molecules |
 | journals/*.jsonl | one line per finished configuration, one file per process |
 | initial/, trajectories/ | the placed structures and their relaxations, by key |
 | results.csv, results.parquet, structures.db | the tables, rebuilt from the journals |
@@ -23,6 +22,7 @@ from typing import Any
 
 from ase import Atoms
 from ase.db import connect
+from ase.io import read, write
 
 from faenet_calc.errors import InputError
 from faenet_calc.files import atomic_files, write_atomically
@@ -31,7 +31,8 @@ from faenet_calc.simulate.trajectory import read_snapshots
 
 COLUMNS = (
     "key", "slab", "adsorbate", "coverage", "site", "final_site", "orientation", "adsorption_energy", "uncertainty",
-    "rank", "converged", "anomalies", "duplicate_of", "n_steps", "fmax", "energy", "wall_s", "error",
+    "most_stable_probability", "rank", "converged", "anomalies", "duplicate_of", "n_steps", "fmax", "energy", "wall_s",
+    "error",
 )  # fmt: skip
 _DB_NAMES = {"key": "configuration", "energy": "total_energy", "fmax": "largest_force"}  # ASE reserves these words
 
@@ -107,14 +108,26 @@ class ScreenStore:
                 found.setdefault(row.key, row)
         return found
 
-    def save_references(self, references: Mapping[str, Any]) -> None:
-        """Write the energies of slabs and gas molecules."""
+    def save_references(self, references: Mapping[str, Any], structures: Mapping[str, Mapping[str, Atoms]]) -> None:
+        """Write the energies and the structures of slabs and gas molecules, by kind ("slabs" or "gas") and name."""
+        named = []
+        for kind, members in structures.items():
+            for name, atoms in members.items():
+                copy = atoms.copy()
+                copy.info.update(kind=kind, name=name)
+                named.append(copy)
+        write_atomically(self.folder / "references.traj", lambda path: write(path, named, format="traj"))
         write_atomically(self.folder / "references.json", json.dumps(references, indent=1).encode())
 
     def references(self) -> dict[str, Any] | None:
         """The energies of slabs and gas molecules, or None before they are known."""
         path = self.folder / "references.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def reference_structures(self, kind: str) -> dict[str, Atoms]:
+        """The relaxed structures of one kind ("slabs" or "gas"), by name."""
+        found = read(self.folder / "references.traj", ":", format="traj")
+        return {atoms.info["name"]: atoms for atoms in found if atoms.info["kind"] == kind}
 
     def trajectory(self, key: str) -> Path:
         """Where the relaxation of a configuration is recorded."""

@@ -3,6 +3,7 @@
 A chunk is relaxed by :func:`relax_chunk` in the process of the user, in a Dask worker or in an array job alike.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ from faenet_calc.screening.placement import Configuration
 from faenet_calc.screening.results import Row, failed_row, row_of
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.surfaces import Slab
+from faenet_calc.screening.uncertainty import ReferenceVectors
 from faenet_calc.simulate.batch import relax_batch
 from faenet_calc.simulate.relax import RelaxResult
 
@@ -51,6 +53,7 @@ class Context:
         slabs: By name.
         slab_energies: Energies of the relaxed clean slabs (eV), by name; a string says why there is none.
         gas: Gas references.
+        vectors: Error vectors of clean slabs and gas molecules, for the uncertainty of adsorption energies.
         binding: Index of the first binding atom within each adsorbate, by name.
     """
 
@@ -62,6 +65,7 @@ class Context:
     slabs: dict[str, Slab]
     slab_energies: dict[str, float | str]
     gas: GasReference
+    vectors: ReferenceVectors
     binding: dict[str, int]
 
 
@@ -102,7 +106,12 @@ def relax_chunk(context: Context, chunk: Sequence[Configuration]) -> list[str]:
 def _row(context: Context, one: Configuration, result: RelaxResult) -> Row:
     energy = context.slab_energies[one.slab]
     assert not isinstance(energy, str)
-    return row_of(one, context.slabs[one.slab], context.binding[one.adsorbate], result, energy, context.gas)
+    slab, uncertainty = context.slabs[one.slab], None
+    if math.isfinite(result.energy):
+        molecules = context.gas.molecules_of(one.atoms.get_chemical_symbols()[len(slab.atoms) :])
+        calc = calculator_of(context.model, context.device)
+        uncertainty = context.vectors.uncertainty(calc, result.atoms, one.slab, molecules, one.coverage)
+    return row_of(one, slab, context.binding[one.adsorbate], result, energy, context.gas, uncertainty)
 
 
 def calculator_of(model: Any, device: str | None = None) -> FAENetCalculator:

@@ -49,10 +49,13 @@ class EnsembleSettings:
         if self.ensemble not in ENSEMBLES:
             raise InputError(f"ensemble={self.ensemble!r}, expected one of {', '.join(ENSEMBLES)}")
         for name in ("timestep_fs", "thermostat_fs", "barostat_fs"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name}={getattr(self, name)}, expected a positive number")
-        if self.temperature_K < 0 or (self.temperature_K == 0 and self.ensemble != "nve"):
-            raise InputError(f"temperature_K={self.temperature_K}, expected a positive number")
+            if not 0 < getattr(self, name) < np.inf:
+                raise InputError(f"{name}={getattr(self, name)}, expected a finite positive number")
+        coldest_allowed = self.temperature_K == 0 and self.ensemble == "nve"
+        if not (0 < self.temperature_K < np.inf or coldest_allowed):
+            raise InputError(f"temperature_K={self.temperature_K}, expected a finite positive number")
+        if not np.isfinite(self.pressure_GPa):
+            raise InputError(f"pressure_GPa={self.pressure_GPa}, expected a finite number")
         if self.pressure_GPa and not self.ensemble.startswith("npt"):
             raise InputError(f"pressure_GPa={self.pressure_GPa} has no effect with ensemble={self.ensemble!r}; use npt")
 

@@ -47,13 +47,14 @@ class RelaxResult:
         atoms: The last valid structure, with its energy, forces and (if computed) stress as a SinglePointCalculator.
         energy: (eV).
         converged: Whether the largest force is below the limit.
-        n_steps: Optimizer steps, including those before a resumption.
+        n_steps: Optimizer steps, including those before a resumption, without those of a prerelaxation.
         fmax: (eV/Å) largest force on an atom after constraints; with a free cell the stress counts as in ASE's filters.
         wall_s: Wall time of this call (s).
         anomalies: Flags of `faenet_calc.simulate.anomalies.FLAGS`: dissociated, desorbed, reconstructed, intercalated,
             overlap, outside-domain.
         error: What ended the run early; None if nothing did.
         why: Why the final structure is outside the domain of the model; None if it is not.
+        n_prerelax_steps: Optimizer steps of the prerelaxation.
     """
 
     atoms: Atoms
@@ -65,6 +66,7 @@ class RelaxResult:
     anomalies: tuple[str, ...]
     error: str | None = None
     why: str | None = None
+    n_prerelax_steps: int = 0
 
 
 def relax(
@@ -91,8 +93,9 @@ def relax(
         atoms: Starting structure with its constraints: ase.Atoms, or a pymatgen structure or molecule.
         calc: Any ASE calculator; None uses that of the atoms.
         prerelax: A faster calculator that relaxes the structure first, to the same ``fmax``, e.g. the same model with
-            ``frames="one"``; ``calc`` then continues. ``steps`` holds for each of the two; only the steps of ``calc``
-            are recorded and counted. If it fails or ends with an anomaly, ``calc`` starts from ``atoms``.
+            ``frames="one"``; ``calc`` then continues. ``steps`` holds for each of the two, and they are counted
+            separately; only the steps of ``calc`` are recorded. If it fails or ends with an anomaly, ``calc`` starts
+            from ``atoms``.
         optimizer: Name of an ASE optimizer, see `OPTIMIZERS`. It is restarted when it goes uphill or stalls, see
             `SafeguardedOptimizer`.
         fmax: (eV/Å) convergence criterion: largest force on an atom.
@@ -113,8 +116,10 @@ def relax(
             with ``error`` set.
     """
     engine = optimizer_factory(optimizer, optimizer_options or {})
-    if not fmax > 0 or steps < 0:
-        raise InputError(f"{fmax=}, {steps=}; expected fmax > 0 (eV/Å) and steps >= 0")
+    if not 0 < fmax < np.inf or steps < 0:
+        raise InputError(f"{fmax=}, {steps=}; expected a finite fmax > 0 (eV/Å) and steps >= 0")
+    if not np.isfinite(pressure_GPa):
+        raise InputError(f"{pressure_GPa=}, expected a finite number")
     start = time.perf_counter()
     initial = starting_atoms(atoms)
     work = working_copy(initial, calc)
@@ -126,6 +131,7 @@ def relax(
         if prerelax is not None and record.last is None:
             cell: dict[str, Any] = {"relax_cell": relax_cell, "pressure_GPa": pressure_GPa}
             fast = relax(initial, prerelax, fmax=fmax, steps=steps, progress=progress, **cell, **method)
+            record.n_prerelax = fast.n_steps
             if fast.error is None and not fast.anomalies:
                 work.cell, work.positions = fast.atoms.cell, fast.atoms.positions
         target = cell_target(work, relax_cell, pressure_GPa)
@@ -175,6 +181,7 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
         anomalies=anomalies if why is None else (*anomalies, OUTSIDE_DOMAIN),
         error=error,
         why=why,
+        n_prerelax_steps=task.record.n_prerelax,
     )
 
 

@@ -28,6 +28,11 @@ class StopLimits:
     max_frame_std: float | None = None
     max_committee_std: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not value > 0:
+                raise InputError(f"{name}={value}, expected a positive number")
+
 
 class StopConditions:
     """Checks a running structure against limits.

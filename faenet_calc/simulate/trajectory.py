@@ -21,6 +21,8 @@ from faenet_calc.graphs.writing import refuse_existing, reserved
 
 STEP = "faenet_calc_step"
 """Key in ``atoms.info`` of a snapshot: the number of steps taken before it."""
+PRERELAX_STEPS = "faenet_calc_prerelax_steps"
+"""Key in ``atoms.info`` of a snapshot: the number of steps of the prerelaxation, which are not recorded."""
 
 
 def read_snapshots(path: str | Path) -> list[Atoms]:
@@ -45,12 +47,13 @@ class RunTrajectory:
         path: The file, or None.
         last: The snapshot to continue from; None at the start of a run.
         n_done: Steps taken before it.
+        n_prerelax: Steps of the prerelaxation, stored in every snapshot if there are any.
     """
 
     def __init__(self, path: str | Path | None, atoms: Atoms, *, resume: bool, overwrite: bool) -> None:
         self.path = None if path is None else Path(path)
         self.last: Atoms | None = None
-        self.n_done = 0
+        self.n_done = self.n_prerelax = 0
         self._atoms, self._resume = atoms, resume
         self._writer: TrajectoryWriter | None = None
         self._stack = ExitStack()
@@ -95,6 +98,7 @@ class RunTrajectory:
             if n_readable < len(reader):
                 write_atomically(path, lambda temporary: _copy(reader, n_readable, temporary))
         self.last, self.n_done = last, int(last.info.get(STEP, n_readable - 1))
+        self.n_prerelax = int(last.info.get(PRERELAX_STEPS, 0))
 
     def restore(self, atoms: Atoms) -> None:
         """Set the atoms to the last snapshot, bit for bit."""
@@ -110,12 +114,15 @@ class RunTrajectory:
         if self.path is None:
             return
         snapshot.info[STEP] = step
+        if self.n_prerelax:
+            snapshot.info[PRERELAX_STEPS] = self.n_prerelax
         if self._writer is None and self.last is None:
             write_atomically(self.path, lambda temporary: _copy([snapshot], 1, temporary))
             self._writer = TrajectoryWriter(self.path, mode="a")
         else:
             self._append(snapshot, self.path)
         del snapshot.info[STEP]
+        snapshot.info.pop(PRERELAX_STEPS, None)
 
     def _append(self, snapshot: Atoms, path: Path) -> None:
         if self._writer is None:

@@ -274,8 +274,10 @@ def test_overlapping_atoms_cannot_start():
     ("arguments", "words"),
     [
         ({"ensemble": "nvt"}, "expected one of nve, nvt-langevin, nvt-bussi, nvt-nose-hoover, npt, npt-flexible"),
-        ({"timestep_fs": 0.0}, "timestep_fs=0.0, expected a positive number"),
+        ({"timestep_fs": 0.0}, "timestep_fs=0.0, expected a finite positive number"),
         ({"temperature_K": -1.0}, "temperature_K=-1.0"),
+        ({"temperature_K": float("nan")}, "temperature_K=nan, expected a finite positive number"),
+        ({"max_frame_std": float("nan")}, "max_frame_std=nan, expected a positive number"),
         ({"steps": -1}, "steps >= 0"),
         ({"interval": 0}, "intervals >= 1"),
         ({"pressure_GPa": 1.0}, "no effect with ensemble='nvt-langevin'"),

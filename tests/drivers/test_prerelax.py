@@ -82,6 +82,7 @@ def test_a_trajectory_has_one_surface_and_can_be_resumed(slab, tmp_path):
     calls = fast.calls
     resumed = relax(slab, EMT(), prerelax=fast, fmax=1e-4, trajectory=path, resume=True)
     assert resumed.converged and resumed.n_steps > first.n_steps
+    assert resumed.n_prerelax_steps == first.n_prerelax_steps > 0
     assert fast.calls == calls, "what is done is not done again"
 
 

@@ -408,6 +408,44 @@ def test_md_stops_with_a_message_and_a_snapshot(files, model):
     assert read(content["snapshot"]).info["stopped_because"] == content["stopped_because"]
 
 
+def test_md_outside_the_domain_of_the_model_exits_with_3(files):
+    hot = fcc111("Cu", (2, 2, 3), a=3.63, vacuum=6.0)
+    hot.set_momenta(np.random.default_rng(0).normal(scale=15.0, size=(len(hot), 3)))
+    hot.write(files / "hot.traj")
+    limits = ("--ensemble", "nve", "--max-temperature", "1e9", "--steps", 200)
+    result = run("md", "-m", "metals-s", "--frames", "one", files / "hot.traj", *limits, "--json")
+    assert result.exit_code == 3, result.output
+    assert "outside the domain of the model" in result.stderr
+    content = json.loads(result.stdout)
+    assert content["domain"] == "outside" and content["n_steps"] < 200
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("relax", "--fmax"),
+        ("md", "--temperature"),
+        ("md", "--timestep"),
+        ("md", "--thermostat"),
+        ("md", "--barostat"),
+        ("md", "--max-temperature"),
+        ("md", "--max-frame-std"),
+        ("md", "--max-committee-std"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(files, model, command, option, value):
+    result = run(command, "-m", model, files / "crystals.extxyz@0", f"{option}={value}")
+    assert result.exit_code == 2 and option in result.stderr, result.output
+
+
+@pytest.mark.parametrize(("command", "option"), [("relax", "--cell"), ("md", "--ensemble=npt")])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_pressures_are_finite(files, model, command, option, value):
+    result = run(command, "-m", model, files / "crystals.extxyz@0", option, f"--pressure={value}")
+    assert result.exit_code == 2 and "not a finite number" in result.stderr
+
+
 def test_md_watches_the_committee(files, committee):
     limit = ("--max-committee-std", "1e-6", "--steps", "5")
     result = run("md", "-m", committee / "*.safetensors", files / "slab.traj", *limit)

@@ -18,6 +18,7 @@ from faenet_calc.reports.screening import write_screening_report
 from faenet_calc.screening.screen import merge_screen
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.worker import RelaxSettings
+from faenet_calc.simulate.trajectory import read_snapshots
 
 FAST = RelaxSettings(fmax=0.2, steps=60)
 ADSORBATES = ["H", "O"]
@@ -76,6 +77,48 @@ def test_adsorption_energy_is_the_difference_of_three_relaxations(finished, calc
     energy = float(calc.predict([store.relaxed(row.key)])[0]["energy"])
     assert row.adsorption_energy == pytest.approx(energy - clean - hydrogen / 2, abs=0.02)
     assert row.adsorption_energy != pytest.approx(energy - clean - hydrogen, abs=0.5)  # the wrong reference
+
+
+def test_uncertainty_is_that_of_the_difference(finished, calc):
+    row = next(row for row in finished.rows if row.adsorbate == "O" and row.rank == 1)
+    store = ScreenStore(finished.folder)
+    (clean,), gas = store.reference_structures("slabs").values(), store.reference_structures("gas")
+    structures = [store.relaxed(row.key), clean, gas["H2O"], gas["H2"]]
+    expected = calc.uncertainty_of_difference(structures, [1, -1, -1, 1])  # O = H2O - H2
+    assert row.uncertainty == pytest.approx(expected, rel=1e-3)
+    assert np.std(row.error_samples) == pytest.approx(expected, rel=0.4)
+    uncorrelated = calc.predict(structures, ["energy_uncertainty"])
+    independent = np.linalg.norm([one["energy_uncertainty"] for one in uncorrelated])
+    assert row.uncertainty != pytest.approx(independent, rel=0.05)
+
+
+def test_ranked_configurations_share_the_probability_of_being_the_most_stable(finished):
+    for name in ADSORBATES:
+        rows = [row for row in finished.rows if row.adsorbate == name]
+        ranked = [row.most_stable_probability for row in rows if row.rank is not None]
+        assert sum(ranked) == pytest.approx(1.0) and ranked[0] == max(ranked) > ranked[-1]
+        assert all(row.most_stable_probability is None for row in rows if row.rank is None)
+
+
+def test_committees_estimate_the_uncertainty_from_their_members(tmp_path, calc):
+    members = ["metals-s", "copper-s"]
+    committee = FAENetCalculator(members, frames="one")
+    result = screen([slab()], ["H"], tmp_path / "run", calculator=committee, settings=FAST)
+    row, store = result.best()[0], ScreenStore(tmp_path / "run")
+    (clean,), gas = store.reference_structures("slabs").values(), store.reference_structures("gas")
+    energies = []
+    for name in members:
+        found = FAENetCalculator(name, frames="one").predict([store.relaxed(row.key), clean, gas["H2"]])
+        energies.append(np.dot([1, -1, -0.5], [one["energy"] for one in found]))
+    assert row.uncertainty == pytest.approx(np.std(energies), abs=1e-3)
+
+
+def test_steps_with_one_frame_are_counted(finished, tmp_path):
+    calc = FAENetCalculator("metals-s", frames="pair")
+    result = screen([slab()], ["H"], tmp_path / "run", calculator=calc, settings=FAST)
+    for row in result.rows:
+        recorded = len(read_snapshots(ScreenStore(tmp_path / "run").trajectory(row.key))) - 1
+        assert row.n_steps > recorded
 
 
 def test_a_folder_is_not_used_twice_by_accident(finished, calc):
@@ -168,6 +211,25 @@ def test_command_line(tmp_path):
     assert CliRunner().invoke(main, ["report", str(tmp_path / "run")]).exit_code == 0
     assert (tmp_path / "run" / "report.html").is_file()
     assert CliRunner().invoke(main, ["screen", "--bulk", "Cu", "-o", str(tmp_path / "x")]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *(f"--{name}={value}" for name in ("fmax", "vacuum", "thickness") for value in ("nan", "inf", "0", "-1")),
+        *("--width=nan", "--width=-1", "--coverage=0", "--rotations=0", "--steps=-1", "--workers=0", "--threads=0"),
+        *("--top=0", "--shard=0/2", "--shard=3/2", "--shard=nan/2", "--seed=-1"),
+    ],
+)
+def test_command_line_refuses_numbers_out_of_range(option, tmp_path):
+    from ase.io import write
+
+    write(tmp_path / "slab.traj", slab())
+    arguments = ["screen", "-m", "metals-s", "--slab", str(tmp_path / "slab.traj"), "--adsorbate", "H"]
+    done = CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "run"), option])
+    assert done.exit_code == 2, done.output
+    assert option.split("=")[0] in done.output
+    assert not (tmp_path / "run").exists()
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
