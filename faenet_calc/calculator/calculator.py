@@ -42,8 +42,9 @@ class FAENetCalculator(Calculator):
         device: "cpu", "cuda", "cuda:1", "mps"; None picks cuda, mps or cpu, but leaves a Potential where it is.
         dtype: "float32" or "float64" for the network; geometry and energies are float64. A float64 Potential stays so.
         forces: "auto" for the checkpoint's own kind, "gradient" (-dE/dx) or "direct" (the force decoder).
-        frames: "auto" for the checkpoint's own mode ("exact" in cell relaxations), or one of "one", "pair", "all",
-            "exact" and "stochastic".
+        frames: "auto" for the checkpoint's own mode ("pair" for lattice frames with gradient forces; "exact" in cell
+            relaxations), or one of "one" (fastest), "pair", "all" (also exact under reflections of the atoms in their
+            cell), "exact" and "stochastic"; see :data:`faenet_calc.frames.config.FrameMode`.
         tags: Of models that need them (0 sub-surface, 1 surface, 2 adsorbate). "auto": the atoms' own, translated from
             ASE's layer numbers or inferred from geometry with a warning; "atoms": as they are; an array; a function.
         skin: Verlet skin (Å): neighbors are searched again when an atom has moved by half of it; 0 searches every step.

@@ -72,7 +72,7 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
         "unit": potential.config.energy.unit,
         "structures_per_second": throughput,
         "symmetry": symmetry,
-        "frames": potential.config.frames.mode if options["frames"] == "auto" else options["frames"],
+        "frames": potential.config.frame_mode if options["frames"] == "auto" else options["frames"],
         "offsets": offsets,
     }
     if potential.config.domain is not None:

@@ -48,7 +48,7 @@ def describe(potential: "Potential") -> dict[str, Any]:
     config, metadata, compiled = potential.config, potential.metadata, library()
     extra = dict(metadata.get("extra", {}))
     shipped_name = metadata.get("name")
-    frames = f"{config.frames.kind}, {config.frames.mode}" + (", rotations only" if config.frames.proper else "")
+    frames = f"{config.frames.kind}, {config.frame_mode}" + (", rotations only" if config.frames.proper else "")
     card = str(shipped.card(shipped_name)) if shipped_name else extra.get("card")
     words = extra.get("model_card", {})
     return {
@@ -65,6 +65,7 @@ def describe(potential: "Potential") -> dict[str, Any]:
         "cutoff_A": config.model.cutoff,
         "max_neighbors": config.graph.max_neighbors,
         "frames": frames,
+        "exact_symmetries": config.frames.exact_symmetries(config.frame_mode),
         "needs_tags": potential.needs_tags,
         "deletes_subsurface_atoms": config.graph.rewiring == "remove-tag-0",
         "parameters": sum(value.numel() for value in potential.parameters()),

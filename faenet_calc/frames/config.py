@@ -14,15 +14,26 @@ exact gradient. Besides that,
 
 - ``one`` (1 frame) has no further symmetry and is the fastest; without a third cell vector it is not exact under
   reflection;
-- ``pair`` (2 frames, U and -U) is exact under inversion of the atoms in the same cell: forces vanish at centers of
-  inversion, and inversion-related sites are equivalent. The two frames share most of their cost;
-- ``all`` (8 frames, all signs of the axes) is also exact if a cell vector changes its sign;
+- ``pair`` (2 frames, U and -U; the default with gradient forces) is exact under inversion of the atoms in the same
+  cell: forces vanish at centers of inversion, and inversion-related sites are equivalent. The two frames share most of
+  their cost;
+- ``all`` (8 frames, all signs of the axes) is also exact if a cell vector changes its sign, and under reflection of the
+  atoms in the same cell at planes normal to an axis that map the lattice onto itself: forces normal to such a mirror
+  plane of the structure vanish;
 - ``exact`` (40 for slabs, 120 for bulk) also makes the dependence on the choice of cell vectors vanishingly small for
   slabs and small for bulk;
 - ``stochastic`` (1 random frame) is for training.
 
 Molecules and wires have weighted pair frames, which are exact and smooth only as a whole: ``pair`` and ``exact`` are
 the same as ``all`` for them, and ``one`` takes the frame of largest weight, whose energy may jump."""
+
+
+_EXACT_UNDER: dict[FrameMode, str] = {
+    "one": "",
+    "pair": ", inversion in the same cell",
+    "all": ", inversion and reflections in the same cell, signs of cell vectors",
+    "exact": ", inversion and reflections in the same cell, signs of cell vectors; slabs: choice of cell vectors",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +44,8 @@ class FramesConfig:
         kind: ``lattice`` (periodic structures: frame of the lattice; molecules: weighted pair frames), the paper's
             ``pca3d`` / ``pca2d``, ``none``, or random rotations as data augmentation (``augment3d``, ``augment2d``
             about z).
-        mode: Deterministic mode used for ``frames="auto"``.
+        mode: Mode used for ``frames="auto"``; "auto" is a choice by the kinds of frames and forces, see
+            :attr:`faenet_calc.potential.config.PotentialConfig.frame_mode`.
         proper: Rotations only (SE(3)), no reflections.
         differentiable: Gradients include the derivative of the frames (exact forces); False is upstream's fixed frame.
         free_orientation: Probability with which a stochastic frame of kind ``lattice`` is any orientation instead of
@@ -41,7 +53,7 @@ class FramesConfig:
     """
 
     kind: FrameKind = "lattice"
-    mode: FrameMode = "all"
+    mode: FrameMode | Literal["auto"] = "auto"
     proper: bool = False
     differentiable: bool = True
     free_orientation: float = 0.5
@@ -49,3 +61,10 @@ class FramesConfig:
     def __post_init__(self) -> None:
         if not 0.0 <= self.free_orientation <= 1.0:
             raise InputError(f"frames.free_orientation={self.free_orientation}, expected a probability from 0 to 1")
+
+    def exact_symmetries(self, mode: FrameMode) -> str | None:
+        """Symmetries that predictions for periodic structures have for any weights; None if not lattice frames."""
+        if self.kind != "lattice" or mode == "stochastic":
+            return None
+        rigid = "rotation, translation" if self.proper else "rotation, reflection, translation"
+        return f"{rigid}, permutation, periodic images, supercells{_EXACT_UNDER[mode]}"

@@ -71,7 +71,7 @@ class Capabilities:
         return cls(
             own_forces=config.forces,
             force_kinds=("gradient",) if config.model.decoder is None else ("gradient", "direct"),
-            own_mode=config.frames.mode,
+            own_mode=config.frame_mode,
             frame_averaged=config.frames.kind in ("lattice", "pca3d", "pca2d"),
             atom_energies=config.model.jumping != "concat_energies",
             uncertainty=uncertainty,

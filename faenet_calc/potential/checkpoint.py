@@ -11,8 +11,9 @@ Metadata (all values are strings, as the format wants):
 | sha256 | of all other metadata and of every tensor (name, type, shape, bytes) |
 
 Any damaged or edited bit is found on loading. In files of format version 1 the sha256 covers the config and the tensors
-only. Control characters in the metadata are removed on loading, so that no text of a file can drive a terminal. No file
-is ever unpickled here.
+only. Before version 3, lattice frames were stored with the mode ``all``, the default of that time; they are loaded with
+the present default. Control characters in the metadata are removed on loading, so that no text of a file can drive a
+terminal. No file is ever unpickled here.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ from faenet_calc.potential.uncertainty import LastLayerUncertainty
 from faenet_calc.settings import from_mapping, to_mapping
 
 FORMAT = "faenet-calc"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 SUFFIX = ".safetensors"
 UPSTREAM_SUFFIXES = (".pt", ".pth", ".ckpt")
 
@@ -195,6 +196,8 @@ def _build(path: Path, content: _Content) -> Potential:
         )
     described = _describe(path, metadata)
     config = from_mapping(PotentialConfig, described["config"], source=str(path))
+    if described["format_version"] < 3 and config.frames.kind == "lattice" and config.frames.mode == "all":
+        config = dataclasses.replace(config, frames=dataclasses.replace(config.frames, mode="auto"))
     if "repulsion" not in described["config"] and config.frames.kind == "lattice" and config.forces == "gradient":
         config = dataclasses.replace(config, repulsion=RepulsionConfig(kind="zbl"))
     with torch.random.fork_rng(devices=[]):

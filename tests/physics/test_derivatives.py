@@ -111,7 +111,7 @@ def test_force_spread_is_that_of_single_frames(modern):
         singles.append(forces @ frame.T)
     deviation = np.stack(singles) - np.mean(singles, axis=0)
     expected = np.sqrt((deviation**2).sum(axis=2).mean(axis=0))
-    found = modern.predict(atoms, ("forces", "forces_frame_std"))
+    found = modern.predict(atoms, ("forces", "forces_frame_std"), frames="all")
     assert found.forces.numpy() == pytest.approx(np.mean(singles, axis=0), abs=1e-10)
     assert found.forces_frame_std.numpy() == pytest.approx(expected, rel=1e-6)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from ase.build import bulk, molecule
+from ase.build import add_adsorbate, bulk, fcc111, molecule
 from ase.cluster import Octahedron
 
 from faenet_calc.frames import lattice
@@ -109,6 +109,14 @@ def test_two_frames_are_exact_under_inversion_in_the_same_cell(modern):
     assert np.ptp(energies["one"]) > 1e-4
 
 
+def test_all_frames_have_no_force_normal_to_a_mirror_plane(modern):
+    """CO on an atom of fcc(111): the plane through the atom and normal to the first cell vector is a mirror plane."""
+    slab = fcc111("Cu", (2, 2, 3), vacuum=6.0)
+    add_adsorbate(slab, molecule("CO"), 1.9, "ontop", mol_index=1)
+    normal = {f: np.abs(laws.energy_and_forces(modern, slab, f)[1][-2:, 0]).max() for f in ("pair", "all")}
+    assert normal["all"] < 1e-10 < 1e-5 < normal["pair"]
+
+
 def test_two_frames_depend_on_the_sign_of_a_cell_vector(modern):
     atoms = STRUCTURES["Cu(111)+CO"]
     other = atoms.copy()
@@ -121,7 +129,7 @@ def test_two_frames_depend_on_the_sign_of_a_cell_vector(modern):
 @pytest.mark.parametrize("matrix", [[[1, 1, 0], [-1, 1, 0], [0, 0, 1]], [[2, 1, 0], [-1, 1, 0], [0, 0, 1]]])
 def test_exact_frames_remove_the_cell_description(modern, matrix):
     """(√2×√2)R45° of a square and (√3×√3)R30° of a hexagonal surface."""
-    from ase.build import fcc100, fcc111, make_supercell
+    from ase.build import fcc100, make_supercell
 
     build = fcc100 if matrix[0] == [1, 1, 0] else fcc111
     slab = build("Cu", (1, 1, 3), vacuum=8.0)

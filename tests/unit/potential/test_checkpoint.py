@@ -55,7 +55,7 @@ def test_round_trip(tmp_path, dtype, forces):
     for name, value in original.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
     metadata = loaded.metadata
-    assert metadata["path"] == str(path) and metadata["extra"] == EXTRA and metadata["format_version"] == 2
+    assert metadata["path"] == str(path) and metadata["extra"] == EXTRA and metadata["format_version"] == 3
     assert metadata["package_version"] == faenet_calc.__version__ and len(metadata["sha256"]) == 64
 
 
@@ -134,6 +134,23 @@ def test_files_of_version_1_hash_config_and_weights_only(tmp_path):
     assert load_potential(path, device="cpu").metadata["extra"] == {"note": "another"}
 
 
+def _with_mode(tmp_path, version, **frames):
+    def change(metadata, _):
+        config = json.loads(metadata["config"])
+        config["frames"] |= frames
+        metadata.update(format_version=version, config=json.dumps(config))
+
+    return load_potential(_forge(tmp_path / "modes.safetensors", change), device="cpu").config.frame_mode
+
+
+def test_older_files_have_the_present_default_of_lattice_frames(tmp_path):
+    """Before version 3 "all" was the default and cannot be told from a choice; from then on it is a choice."""
+    assert _with_mode(tmp_path, "2", mode="all") == "pair" == _with_mode(tmp_path, "3", mode="auto")
+    assert _with_mode(tmp_path, "3", mode="all") == "all"
+    assert _with_mode(tmp_path, "2", mode="one") == "one"
+    assert _with_mode(tmp_path, "2", mode="all", kind="pca3d") == "all"
+
+
 def test_control_characters_of_the_metadata_are_removed(tmp_path):
     extra = {"note\x1b[2J": ["\x1b[31mred\u202e", {"a": "line\nline\ttab\x07"}, 3]}
     path = save_potential(_small(), tmp_path / "a.safetensors", extra=extra)
@@ -160,7 +177,7 @@ def _forge(path, change):
     potential = _small()
     tensors = dict(potential.state_dict())
     metadata = {
-        "format": "faenet-calc", "format_version": "2", "package_version": "0", "extra": "{}",
+        "format": "faenet-calc", "format_version": "3", "package_version": "0", "extra": "{}",
         "config": json.dumps(to_mapping(potential.config)),
     }  # fmt: skip
     change(metadata, tensors)
@@ -180,7 +197,7 @@ BIAS = "model.output_block.lin1.bias"
         (lambda m, t: t.update({BIAS: torch.zeros(2)}), "lin1.bias has shape"),
         (lambda m, t: t.update({BIAS: t[BIAS].double()}), "float32 or float64 only"),
         (lambda m, t: m.update(format="pt"), "of format 'pt', expected 'faenet-calc'"),
-        (lambda m, t: m.update(format_version="3"), "upgrade faenet-calc"),
+        (lambda m, t: m.update(format_version="4"), "upgrade faenet-calc"),
         (lambda m, t: m.update(format_version="new"), "format_version new"),
         (lambda m, t: m.update(sha256=None), "lacks the metadata sha256"),
         (lambda m, t: m.update(extra="{"), "'extra' is not JSON"),

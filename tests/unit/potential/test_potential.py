@@ -195,3 +195,20 @@ def test_rewired_potential_leaves_sub_surface_atoms_without_forces():
     atoms.set_tags([1, 2, 3, 4])
     with pytest.raises(InputError, match=r"tags \[1, 2, 3, 4\] came"):
         potential.predict(atoms)
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings", "mode"),
+    [
+        ("modern-s", {}, "pair"),
+        ("modern-s", {"forces": "direct"}, "all"),
+        ("modern-s", {"frames": {"mode": "exact"}}, "exact"),
+        ("paper-s2ef", {}, "all"),
+    ],
+)
+def test_default_frame_mode(preset, settings, mode):
+    config = build_potential(preset, **(SMALL | {"hidden_channels": 192}), **settings).config
+    assert config.frame_mode == mode
+    symmetries = config.frames.exact_symmetries(config.frame_mode)
+    assert (symmetries is None) == (preset == "paper-s2ef")
+    assert symmetries is None or ("inversion" in symmetries and ("signs" in symmetries) == (mode != "pair"))

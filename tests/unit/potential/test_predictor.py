@@ -40,7 +40,7 @@ def test_batches_fill_the_budget(structures):
     graphs = [build().graph(atoms) for atoms in structures]
 
     def sizes(memory_bytes):
-        predictor = Predictor(build(), memory_bytes=memory_bytes)
+        predictor = Predictor(build(), frames="all", memory_bytes=memory_bytes)
         return [batch.n_graphs for batch in predictor.predict_batches(graphs, ["energy"])]
 
     assert sizes(None) == [5] and sizes(1) == [1] * 5
