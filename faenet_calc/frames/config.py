@@ -48,8 +48,10 @@ class FramesConfig:
             :attr:`faenet_calc.potential.config.PotentialConfig.frame_mode`.
         proper: Rotations only (SE(3)), no reflections.
         differentiable: Gradients include the derivative of the frames (exact forces); False is upstream's fixed frame.
-        free_orientation: Probability with which a stochastic frame of kind ``lattice`` is any orientation instead of
-            one derived from the lattice or the molecule. The energy then depends less on the choice of the cell.
+        free_orientation: Probability with which a stochastic frame of a molecule or wire is any orientation instead of
+            one of its pair frames, so that a molecule far from a surface is learned to have the energy of the free one.
+            Stochastic frames of bulk always have any orientation. For kind ``lattice``.
+        free_orientation_slabs: The same for slabs, whose stochastic frames otherwise keep the surface normal.
     """
 
     kind: FrameKind = "lattice"
@@ -57,10 +59,12 @@ class FramesConfig:
     proper: bool = False
     differentiable: bool = True
     free_orientation: float = 0.5
+    free_orientation_slabs: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.free_orientation <= 1.0:
-            raise InputError(f"frames.free_orientation={self.free_orientation}, expected a probability from 0 to 1")
+        for name in ("free_orientation", "free_orientation_slabs"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InputError(f"frames.{name}={getattr(self, name)}, expected a probability from 0 to 1")
 
     def exact_symmetries(self, mode: FrameMode) -> str | None:
         """Symmetries that predictions for periodic structures have for any weights; None if not lattice frames."""

@@ -269,18 +269,24 @@ def _random_natural(
 ) -> Tensor:
     """[3, 3] a random frame for training.
 
-    With probability ``config.free_orientation`` any orientation, so that the energy of a structure is learned to be the
-    same in the frame of another cell, of a box or of a surface within reach. Otherwise a lattice frame with a random
-    rotation (about the normal for slabs, any for bulk) and random signs, or a pair frame drawn by its weight.
+    Bulk: the lattice frame with any rotation. Slabs: the lattice frame with a rotation about the normal, or any
+    orientation with probability ``config.free_orientation_slabs``. Molecules and wires: a pair frame drawn by its
+    weight, or any orientation with probability ``config.free_orientation``. Signs of the axes are random.
     """
-    if float(torch.rand(1, generator=generator)) < config.free_orientation:
-        turn = lattice.random_rotation(generator) @ lattice.random_flip(generator, config.proper)
-        return turn.to(member.positions)
+
+    def turned(rotation: Tensor) -> Tensor:
+        return (rotation @ lattice.random_flip(generator, config.proper)).to(member.positions)
+
+    free = float(torch.rand(1, generator=generator))
     if n_periodic < 2:
+        if free < config.free_orientation:
+            return turned(lattice.random_rotation(generator))
         rotation, weight = _frames_of_one(member, n_periodic, config, "all", vacuum)
-        drawn = torch.multinomial(weight.cpu().double(), 1, generator=generator)
-        return rotation[int(drawn)]
+        return rotation[int(torch.multinomial(weight.cpu().double(), 1, generator=generator))]
     special, slab = lattice.special_vectors(member, vacuum)
     axes = lattice.lattice_axes(member.cell, special, proper=config.proper)[0]
-    turn = lattice.random_turn_about_z(generator) if bool(slab[0]) else lattice.random_rotation(generator)
-    return axes @ (turn @ lattice.random_flip(generator, config.proper)).to(axes)
+    if not bool(slab[0]):
+        return axes @ turned(lattice.random_rotation(generator))
+    if free < config.free_orientation_slabs:
+        return turned(lattice.random_rotation(generator))
+    return axes @ turned(lattice.random_turn_about_z(generator))

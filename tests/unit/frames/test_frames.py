@@ -238,22 +238,25 @@ def test_stochastic_frames_come_from_the_generator_alone():
     assert not torch.allclose(first, frames_of(MIXED, "stochastic", torch.Generator().manual_seed(2)).rotation)
 
 
-@pytest.mark.parametrize(("structure", "kept"), [(0, 2), (1, None)])
+@pytest.mark.parametrize(
+    ("structure", "kept", "setting"), [(0, 2, "free_orientation_slabs"), (1, None, "free_orientation")]
+)
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_stochastic_frames_are_free_with_the_given_probability(structure, kept, share):
+def test_stochastic_frames_are_free_with_the_given_probability(structure, kept, setting, share):
     """A slab keeps its normal (up to its sign) unless the orientation is free, a molecule one of its pair frames."""
     generator, own = torch.Generator().manual_seed(0), frames_of([MIXED[structure]]).rotation
     n_own = 0
     for _ in range(60):
-        drawn = frames_of([MIXED[structure]], "stochastic", generator, free_orientation=share).rotation
+        drawn = frames_of([MIXED[structure]], "stochastic", generator, **{setting: share}).rotation
         difference = (own - drawn).abs() if kept is None else (own - drawn)[:, :, kept].abs()
         n_own += bool((difference.flatten(1).amax(dim=1) < 1e-9).any())
     assert abs(60 - n_own - 60 * share) <= (15 if share == 0.5 else 0)
 
 
-def test_a_probability_above_one_is_refused():
-    with pytest.raises(InputError, match="from 0 to 1"):
-        FramesConfig(free_orientation=1.5)
+@pytest.mark.parametrize("setting", ["free_orientation", "free_orientation_slabs"])
+def test_a_probability_above_one_is_refused(setting):
+    with pytest.raises(InputError, match=f"{setting}=1.5, expected a probability from 0 to 1"):
+        FramesConfig(**{setting: 1.5})
 
 
 def test_copies_carry_the_edges_of_their_structure():
