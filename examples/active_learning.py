@@ -1,10 +1,12 @@
 """Active learning: run MD until a committee disagrees, label the structures found, fine-tune, repeat.
 
-python examples/active_learning.py [--quick] [--out FOLDER] [--start slab.extxyz] [--calculator my_package.MyDFT]
+python examples/active_learning.py [--quick] [--out FOLDER]                                # labels from EMT
+python examples/active_learning.py --recipe dft.yaml --first labels.extxyz --start slab.extxyz   # labels from DFT
 
-OUT/0, OUT/1, … contain the MD runs, new labels and fine-tuned members of each generation; an interrupted run is resumed
-by the same command. The errors in the table are on the newly labelled structures: "after" includes them in the training
-set, so it shows that they were learned, not how the model performs elsewhere.
+The calculator that labels is that of a recipe for `faenet-calc data generate`, whose labels may be the first training
+set. OUT/0, OUT/1, … contain the MD runs, new labels and fine-tuned members of each generation. An interrupted run is
+resumed by the same command and loses at most one label. The errors in the table are on the newly labelled structures:
+"after" includes them in the training set, so it shows that they were learned, not how the model performs elsewhere.
 """
 
 import argparse
@@ -22,25 +24,35 @@ from ase.io import read
 from faenet_calc import FAENetCalculator, run_md
 from faenet_calc.graphs.writing import write_structures
 from faenet_calc.labelling.calculators import build_calculator
-from faenet_calc.labelling.recipe import CalculatorConfig
+from faenet_calc.labelling.recipe import CalculatorConfig, load_recipe
 from faenet_calc.simulate.md import MDStoppedWarning
 from faenet_calc.training.config_file import read_config
 from faenet_calc.training.loop import train
 
-QUICK = {"members": 2, "steps": 100, "runs": 2, "labels": 5, "visits": 300}  # with tiny networks
-FULL = {"members": 4, "steps": 5000, "runs": 4, "labels": 10, "visits": 20000}
+# Name → (quick, with tiny networks; full; help text).
+SIZES = {
+    "members": (2, 4, "models in the committee"),
+    "steps": (100, 5000, "maximum number of steps of an MD run"),
+    "runs": (2, 4, "MD runs per generation"),
+    "labels": (5, 10, "structures to label per MD run"),
+    "visits": (300, 20000, "structures seen in one fine-tuning; twice as many in the first training"),
+}
 TINY = ("model.hidden_channels=48", "model.filters=32", "model.interactions=2", "model.cutoff=4.0")
 SHORT = ("optim.batch_size=4", "optim.ema_decay=0.97")
 GENTLY = ("optim.lr=2e-3", "finetune.refit_references=false", "finetune.replay_fraction=0.4")
 
 
 def label(structures: list[Atoms], reference: Calculator, path: Path) -> None:
-    """Write structures with the energies and raw forces of the reference."""
-    for atoms in structures:
+    """Write structures with the energies and raw forces of the reference; labels of an interrupted run are kept."""
+    part = path.with_name(f"unfinished-{path.name}")
+    labelled = read(part, ":") if part.exists() else []
+    for atoms in structures[len(labelled) :]:
         atoms.set_constraint()
         atoms.calc = reference
         atoms.calc = SinglePointCalculator(atoms, energy=atoms.get_potential_energy(), forces=atoms.get_forces())
-    write_structures(path, structures, overwrite=True)
+        labelled.append(atoms)
+        write_structures(part, labelled, overwrite=True)
+    part.rename(path)
 
 
 def committee(
@@ -77,7 +89,7 @@ def explore(folder: Path, models: list[Path], start: Atoms, args: argparse.Names
         )  # fmt: skip
         met = [*read(path, "1:"), run.atoms]
         for number in np.argsort(disagreement(calc, met))[: -args.labels - 1 : -1]:
-            met[number].info = {"md_run": seed, "md_steps": run.n_steps}
+            met[number].info, met[number].calc = {"md_run": seed, "md_steps": run.n_steps}, None
             chosen.append(met[number])
     return chosen
 
@@ -93,25 +105,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny networks and short runs (about a minute)")
     parser.add_argument("--out", type=Path, default=Path("demo-output/active-learning"), help="folder for files")
-    parser.add_argument("--start", type=Path, help="structure to simulate (default: an adatom on Cu(111))")
-    parser.add_argument("--calculator", default="ase.calculators.emt.EMT", help="import path of the reference")
+    parser.add_argument("--start", help="structure to simulate, e.g. labels.extxyz@-1 (default: an adatom on Cu(111))")
+    parser.add_argument("--recipe", type=Path, help="recipe whose calculator labels (default: EMT)")
+    parser.add_argument("--first", type=Path, help="first training set (default: 16 rattled copies of the start)")
     parser.add_argument("--temperature", type=float, default=600.0, help="temperature in K")
     parser.add_argument(
         "--max-std", type=float, default=0.2, help="limit on the force spread over the committee in eV/Å"
     )
     parser.add_argument("--generations", type=int, default=3)
-    parser.set_defaults(**FULL)
+    for name, (quick, full, text) in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, help=f"{text} (default: {full}, with --quick {quick})")
     args = parser.parse_args()
-    vars(args).update(QUICK if args.quick else {})
+    for name, (quick, full, _) in SIZES.items():
+        if getattr(args, name) is None:
+            setattr(args, name, quick if args.quick else full)
     args.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore", MDStoppedWarning)  # stopping is intended
-    reference = build_calculator(CalculatorConfig(factory=args.calculator), trust_code=True)
+    config = load_recipe(args.recipe).calculator if args.recipe else CalculatorConfig(factory="ase.calculators.emt.EMT")
+    reference = build_calculator(config)
     start = fcc111("Cu", (2, 2, 3), a=3.6, vacuum=8.0, periodic=True)
     add_adsorbate(start, "Cu", 2.0, "fcc")
     start = read(args.start) if args.start else start
     start.info = {}
 
-    data = [args.out / "first.extxyz"]  # small displacements; replace by your own data
+    data = [args.first or args.out / "first.extxyz"]
     if not data[0].exists():
         rattled = [start.copy() for _ in range(16)]
         for seed, atoms in enumerate(rattled):
@@ -124,9 +141,11 @@ def main() -> None:
     for generation in range(args.generations):
         folder = args.out / str(generation)
         folder.mkdir(exist_ok=True)
-        new = folder / "labels.extxyz"
+        met, new = folder / "found.extxyz", folder / "labels.extxyz"
+        if not met.exists():
+            write_structures(met, explore(folder, models, start, args))
         if not new.exists():
-            label(explore(folder, models, start, args), reference, new)
+            label(read(met, ":"), reference, new)
         found = read(new, ":")
         before = force_error(models, found)
         replay = f"finetune.replay={json.dumps([str(path) for path in data])}"

@@ -77,10 +77,10 @@ def split_dataset(
     """Split a data set.
 
     Args:
-        kind: "auto": by the metadata key ``split`` if every structure has it, otherwise by trajectory if there are at
-            least 10 trajectories, otherwise at random; "trajectory"; "composition" (ratio of elements); "adsorbate";
-            "slab"; "file"; "info" (the key ``split``); "key:NAME" (any metadata key); "random", which alone may divide
-            a trajectory.
+        kind: "auto": by the metadata key ``split`` if every structure has it (a validation set that is missing is split
+            off the training set), otherwise by trajectory if there are at least 10 trajectories, otherwise at random;
+            "trajectory"; "composition" (ratio of elements); "adsorbate"; "slab"; "file"; "info" (the key ``split``);
+            "key:NAME" (any metadata key); "random", which alone may divide a trajectory.
         fractions: Fractions of train, val and test, or name → fraction; they are scaled to a sum of 1.
         seed: Random seed.
         apart: Positions of structures whose groups are left out of every set, e.g. an earlier validation set.
@@ -92,12 +92,16 @@ def split_dataset(
         raise InputError(f"split {kind!r}, expected one of {', '.join(KINDS)} or key:NAME")
     if apart is not None and kind in ("auto", "info", "random"):
         raise InputError(f"split {kind!r} does not define groups; choose e.g. trajectory, slab or key:NAME")
+    shares = _shares(fractions)
     own = _own_split(dataset) if kind in ("auto", "info") else None
     if own is not None:
-        return Split(indices=own, kind="info", n_groups=len(own), note="the split given in the files is used")
+        note = "the split given in the files is used"
+        if "val" in shares and "val" not in own and len(own.get("train", ())) > 1:
+            own = _with_validation(dataset, own, shares["val"], seed)
+            note += "; the files have no validation set, so one is split off their training set"
+        return Split(indices=own, kind="info", n_groups=len(own), note=note)
     if kind == "info":
         raise InputError('split "info" needs split=train|val|test in the metadata of every structure; some have none')
-    shares = _shares(fractions)
     together = trajectories(dataset)
     n_trajectories = int(together.max()) + 1
     note = ""
@@ -246,6 +250,18 @@ def _own_split(dataset: "GraphDataset") -> dict[str, Integers] | None:
     if not set(words) <= set(NAMES) or len(set(words)) < 2:
         return None
     return {name: np.flatnonzero(np.array(words) == name) for name in NAMES if name in words}
+
+
+def _with_validation(
+    dataset: "GraphDataset", own: Mapping[str, Integers], share: float, seed: int
+) -> dict[str, Integers]:
+    """The split of the files with a validation set, which consists of whole trajectories if there are enough."""
+    train = own["train"]
+    groups = _numbered(trajectories(dataset)[train].tolist())
+    if int(groups.max()) + 1 < FEWEST_GROUPS:
+        groups = np.arange(len(train))
+    found = _divide(groups, {"train": 1 - share, "val": share}, seed, "trajectory")
+    return {**own, **{name: train[positions] for name, positions in found.items()}}
 
 
 def _shares(fractions: Mapping[str, float] | Sequence[float]) -> dict[str, float]:

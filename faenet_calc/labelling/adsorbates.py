@@ -14,9 +14,13 @@ ADSORBATES = (
 GAS = tuple(name for name in ADSORBATES if len(name) > 1)
 
 
-def gas_molecule(name: str) -> Atoms:
-    """The free molecule; no cell, tag 2."""
-    return adsorbate(name).molecule.copy()
+def gas_molecule(name: str, box_A: float = 0.0) -> Atoms:
+    """The free molecule with tag 2, without a cell or in a periodic cubic box with this edge (Å)."""
+    molecule = adsorbate(name).molecule.copy()
+    if box_A:
+        molecule.set_cell([box_A] * 3)
+        molecule.pbc = True
+    return molecule
 
 
 def upright(name: str) -> Atoms:

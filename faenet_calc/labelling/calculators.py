@@ -7,7 +7,7 @@ needs ``trust_code``. The package is checked before anything is imported.
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,21 @@ def load_calculators(recipe: Recipe, *, trust_code: bool = False) -> Calculators
     return Calculators(
         labels=labels, explores=labels if explorer is None else load_calculator(explorer, trust_code=trust_code)
     )
+
+
+def in_own_folders(recipe: Recipe, name: str) -> Recipe:
+    """The recipe with calculators that write to folders of their own, ``directory/name`` instead of ``directory``.
+
+    Codes that exchange files with their calculator overwrite each other's files in a common folder.
+    """
+
+    def own(config: CalculatorConfig) -> CalculatorConfig:
+        if "directory" not in config.kwargs:
+            return config
+        return replace(config, kwargs={**config.kwargs, "directory": str(Path(config.kwargs["directory"]) / name)})
+
+    explorer = None if recipe.explorer is None else own(recipe.explorer)
+    return replace(recipe, calculator=own(recipe.calculator), explorer=explorer)
 
 
 def load_calculator(config: CalculatorConfig, *, trust_code: bool = False) -> LoadedCalculator:

@@ -20,7 +20,7 @@ from ase import Atoms
 
 from faenet_calc.errors import InputError
 from faenet_calc.files import locked, write_atomically
-from faenet_calc.labelling.calculators import Calculators, load_calculators
+from faenet_calc.labelling.calculators import Calculators, in_own_folders, load_calculators
 from faenet_calc.labelling.label_files import FILES, LabelFile, LabelFormat, append_text
 from faenet_calc.labelling.labels import fingerprint, label
 from faenet_calc.labelling.recipe import Recipe
@@ -149,7 +149,8 @@ def _start_worker(recipe: Recipe, trust_code: bool) -> None:
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     _worker["recipe"] = recipe
     try:
-        _worker["calculators"] = load_calculators(recipe, trust_code=trust_code)
+        own = in_own_folders(recipe, multiprocessing.current_process().name)
+        _worker["calculators"] = load_calculators(own, trust_code=trust_code)
     except InputError as error:  # an exception here would only be reported as a broken pool
         _worker["error"] = error
 

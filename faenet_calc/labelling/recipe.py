@@ -27,7 +27,7 @@ class CalculatorConfig:
     Attributes:
         factory: Import path of a Calculator class, e.g. ``ase.calculators.emt.EMT``. Packages other than those of
             :mod:`faenet_calc.labelling.calculators`, and functions, need ``--trust-code``.
-        kwargs: Its keyword arguments.
+        kwargs: Its keyword arguments. With several workers, each one uses its own folder inside ``directory``.
         id: Name stored with every label; the factory's path if empty. The digest of the model file that was loaded is
             stored besides.
         sha256: Digest (or its first digits) that the loaded model file must have; empty accepts any.
@@ -230,6 +230,7 @@ class Recipe:
         heldout: Systems to mark ``split = heldout``.
         with_heldout: Whether these systems are labelled, too.
         vacuum_A: Vacuum above and below a slab (Å).
+        gas_box_A: Edge of the periodic box around gas molecules (Å), which plane-wave codes need; 0 for no box.
     """
 
     name: str
@@ -247,6 +248,7 @@ class Recipe:
     heldout: tuple[HeldOutRule, ...] = ()
     with_heldout: bool = True
     vacuum_A: float = 8.0
+    gas_box_A: float = 0.0
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.adsorbates if name not in ADSORBATES]:
@@ -262,6 +264,8 @@ class Recipe:
         for alloy in self.alloys:
             if missing := [symbol for symbol in alloy.metals if symbol not in symbols]:
                 raise ValueError(f"alloy {list(alloy.metals)}: {missing} must be listed under metals (for the lattice)")
+        if self.gas_box_A < 0:
+            raise ValueError(f"gas_box_A = {self.gas_box_A:g}, expected the edge of a box (Å), or 0 for no box")
         if not self.metals and not self.gas:
             raise ValueError("metals and gas are both empty; nothing to generate")
 
@@ -288,6 +292,7 @@ _LATER_SETTINGS = (
     ("mix", "adsorbate_kinds"),
     ("", "explorer"),
     ("", "with_heldout"),
+    ("", "gas_box_A"),
 )
 
 

@@ -64,7 +64,7 @@ def snapshots(
     rng = np.random.default_rng(task.seed)
     explorer = _Explorer(settings=recipe.sampling, calculator=calculator, labeller=labeller, rng=rng)
     if task.substrate is None:
-        return explorer.molecule(gas_molecule(task.molecule), task.kind)
+        return explorer.molecule(gas_molecule(task.molecule, recipe.gas_box_A), task.kind)
     if not task.facet:
         return explorer.bulk(bulk_cell(task.substrate, rng), task.kind)
     surface = slab(task.substrate, task.facet, task.size, recipe.vacuum_A, rng)
@@ -81,7 +81,7 @@ class _Explorer:
     rng: np.random.Generator
 
     def molecule(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
-        """Sample a gas molecule without periodic boundaries."""
+        """Sample a gas molecule."""
         if kind == "gas-rattle":
             for _ in range(2 * self.settings.rattled):
                 stretched = atoms.copy()

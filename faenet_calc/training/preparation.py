@@ -134,7 +134,7 @@ def _split(
     else:
         found = {"train": Part(dataset=dataset, indices=np.arange(len(dataset)))}
     if not has_val and "val" not in found:
-        notes.append("no validation set: the training set is used for it")
+        notes.append("no validation set: validation errors are those of the training set")
         found["val"] = found["train"]
     return found, notes
 
@@ -151,7 +151,7 @@ def prepare(
         config.data, cutoff=config.model.cutoff, max_neighbors=config.graph.max_neighbors, **reading
     )
     train = parts["train"]
-    config, notes = _decide(config, train, len(parts["val"]), ATOMS_PER_STEP[device.type])
+    config, notes = _decide(config, train, parts["val"], ATOMS_PER_STEP[device.type])
     energy, energy_notes = described_energy(
         config.energy, train.dataset, None if before is None else before.config.energy
     )
@@ -205,12 +205,13 @@ def _hashes(parts: dict[str, Part], replay: Replay | None, before: Potential | N
     return hashes
 
 
-def _decide(config: TrainConfig, train: Part, n_val: int, atoms_per_step: int) -> tuple[TrainConfig, list[str]]:
+def _decide(config: TrainConfig, train: Part, val: Part, atoms_per_step: int) -> tuple[TrainConfig, list[str]]:
     """Resolve settings that depend on the size and labels of the training set."""
     n_train, labels = len(train), train.dataset.n_labels
     run, optim, loss, model = config.run, config.optim, config.loss, config.model
+    shared = val.dataset is train.dataset and bool(np.isin(val.indices, train.indices).any())
     notes = [
-        f"{n_train} training and {n_val} validation structures of "
+        f"{n_train} training {'' if shared else f'and {len(val)} validation '}structures of "
         f"{', '.join(map(elements.symbol, train.dataset.numbers))}"
     ]
     if not labels.get("energy"):

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+import torch
 from ase.io import read
 from small_set import write_small_set
 
 from faenet_calc.errors import InputError
 from faenet_calc.training.config import DataConfig
-from faenet_calc.training.preparation import open_parts
+from faenet_calc.training.config_file import read_config
+from faenet_calc.training.preparation import open_parts, prepare
 
 
 def parts_with(path, tmp_path, **settings):
@@ -29,3 +31,15 @@ def test_a_limit_that_leaves_nothing_is_an_error(tmp_path):
     path = write_small_set(tmp_path / "set.extxyz", 12)
     with pytest.raises(InputError, match="max_force"):
         parts_with(path, tmp_path, max_force=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [(0.25, "12 training and 4 validation structures of O, Cu, Pd"), (0.0, "16 training structures of O, Cu, Pd")],
+)
+def test_a_validation_set_is_announced_only_if_there_is_one(tmp_path, fraction, words):
+    path = write_small_set(tmp_path / "set.extxyz", 16)
+    settings = [f"data.train=[{path}]", f"data.val_fraction={fraction}", "data.split=random", "model.filters=8"]
+    notes = prepare(read_config("", [*settings, f"data.cache_dir={tmp_path / 'cache'}"]), torch.device("cpu")).notes
+    assert notes[0].startswith(words)
+    assert ("no validation set: validation errors are those of the training set" in notes) == (fraction == 0)

@@ -145,6 +145,20 @@ def test_the_files_own_words_are_used(tmp_path):
         split_dataset(dataset, kind="info")
 
 
+def test_a_validation_set_that_the_files_lack_is_split_off_their_training_set(tmp_path):
+    structures = [atoms for walk in _trajectories(count=15, steps=4) for atoms in walk]
+    for number, atoms in enumerate(structures):
+        atoms.info |= {"split": "heldout" if number < 12 else "train", "system": f"s{number // 4}"}
+    dataset = _dataset(tmp_path, structures, "data.extxyz")
+    split = split_dataset(dataset, fractions={"train": 0.75, "val": 0.25}, seed=3)
+    _disjoint_and_complete(split, dataset)
+    assert "validation set" in split.note
+    assert split["test"].tolist() == list(range(12))
+    assert len(split["val"]) == 12
+    assert not {index // 4 for index in split["val"]} & {index // 4 for index in split["train"]}, "whole trajectories"
+    assert "val" not in split_dataset(dataset, fractions={"train": 0.9, "test": 0.1}), "not asked for"
+
+
 def test_by_file_and_by_key(tmp_path):
     structures = [atoms for walk in _trajectories(count=12, steps=2) for atoms in walk]
     for number, atoms in enumerate(structures):

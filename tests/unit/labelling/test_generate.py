@@ -21,6 +21,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.files import locked
 from faenet_calc.labelling import generate, plan
 from faenet_calc.labelling.adsorbates import ADSORBATES, gas_molecule, random_rotation, upright
+from faenet_calc.labelling.calculators import in_own_folders
 from faenet_calc.labelling.factory import LOCK
 from faenet_calc.labelling.labels import fingerprint
 from faenet_calc.labelling.sampling import snapshots
@@ -282,6 +283,25 @@ def _place(atoms) -> tuple[int, int]:
     return int(atoms.info["task"]), int(atoms.info["snapshot"])
 
 
+@pytest.mark.parametrize(("workers", "folders"), [(1, {0}), (2, {1, 2})])  # a late worker may find no task
+def test_workers_write_to_folders_of_their_own(tmp_path, workers, folders):
+    """Two runs of a DFT code in one folder would overwrite each other's files."""
+    calculator = {"factory": "ase.calculators.emt.EMT", "kwargs": {"directory": str(tmp_path / "code")}}
+    settings = recipe(tasks=4, calculator=calculator)
+    generate(settings, tmp_path / "out", workers=workers)
+    assert len(list((tmp_path / "code").iterdir())) in folders
+    first, second = (in_own_folders(settings, name).calculator.kwargs["directory"] for name in ("a", "b"))
+    assert (first, second) == (str(tmp_path / "code" / "a"), str(tmp_path / "code" / "b"))
+
+
+@pytest.mark.parametrize("box", [0.0, 9.0])
+def test_gas_molecules_are_put_into_the_box_of_the_recipe(tmp_path, box):
+    generate(recipe(tasks=2, gas_box_A=box, metals=[], alloys=[], slabs=[], adsorbates=[], heldout=[]), tmp_path)
+    found = labels(tmp_path)
+    assert found
+    assert {(tuple(atoms.cell.lengths()), bool(atoms.pbc.all())) for atoms in found} == {((box,) * 3, box > 0)}
+
+
 def test_a_folder_of_another_recipe_is_refused(tmp_path):
     generate(recipe(tasks=1), tmp_path)
     with pytest.raises(InputError, match="another recipe"):
@@ -397,6 +417,7 @@ def test_adsorbates_start_tilted_as_far_as_the_recipe_allows(tilt, within):
         ({"sampling": {"tilt_deg": 200}}, "upside down"),
         ({"mix": {"adsorbate_kinds": ["relaxed"]}}, "one or more of curve, md, rattle, relax"),
         ({"mix": {"adsorbate_kinds": []}}, "one or more of"),
+        ({"gas_box_A": -1.0}, "edge of a box"),
     ],
 )
 def test_mistakes_in_a_recipe_are_named(changes, words):
