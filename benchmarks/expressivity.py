@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from peers.egnn import EGNN
 from peers.schnet import SchNetPotential, SchNetSize
-from rows import Row, Rows, progress, rounded, show
+from rows import Row, Rows, progress, rounded
 from torch import Tensor, nn
 
 from faenet_calc.graphs.graph import AtomGraph
@@ -49,6 +49,7 @@ LR = 3e-3
 UNDECIDED = 0.01  # logits nearer to zero are not a classification
 CONGRUENT = 1e-6  # Å, root mean square distance
 TESTS_OF_RANDOM_FRAMES = 16
+ENOUGH_STEPS = 10  # consecutive steps with a small loss end a training, of all networks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -287,14 +288,14 @@ NETWORKS: dict[str, Callable[[int, int], Network]] = {
 
 
 def _train(network: Network, loss: Callable[[], Tensor], steps: int, enough: float) -> None:
-    """Adam, until the loss has been small enough for ten steps (one step without random frames)."""
+    """Adam, until the loss has been small enough in ten consecutive steps."""
     optimizer = torch.optim.Adam(network.parameters(), lr=LR)
     small = 0
     for _ in range(steps):
         optimizer.zero_grad()
         value = loss()
         small = small + 1 if float(value.detach()) < enough else 0
-        if small >= (10 if network.is_random else 1):
+        if small == ENOUGH_STEPS:
             break
         value.backward()
         optimizer.step()
@@ -328,39 +329,35 @@ def orient(pair: Pair, network: Network, steps: int) -> tuple[float, float]:
     return right, error
 
 
-def _row(table: str, case: str, metric: str, values: list[float], unit: str) -> Row:
-    found = {"value": float(np.mean(values)), "spread": float(np.std(values))}
-    words = {"benchmark": "expressivity", "table": table, "case": case, "metric": metric}
-    return words | rounded(found) | {"unit": unit, "runs": len(values)}
-
-
 def measure(chosen: list[Pair], names: list[str], seeds: int, steps: int, rows: Rows) -> None:
-    """Append the rows of all pairs and networks that are not there yet."""
-    done = {(row["table"], row["case"], row["metric"]) for row in rows.rows if "table" in row}
+    """Append the rows of all pairs, networks and seeds that are not there yet."""
+    done = {(row["table"], row["case"], row["metric"], row.get("seed")) for row in rows.rows if "table" in row}
     for pair in chosen:
-        accuracy = f"{pair.table}: accuracy"
-        if (accuracy, "pair", pair.name) not in done:
+        words = {"benchmark": "expressivity", "table": f"{pair.table}: accuracy", "metric": pair.name, "unit": "%"}
+        if (words["table"], "pair", pair.name, None) not in done:
             distance = mismatch(pair.first, pair.second)
             answer = "congruent" if distance < CONGRUENT else f"distinct ({distance:.2f} Å)"
-            words = {"benchmark": "expressivity", "table": accuracy, "case": "pair", "metric": pair.name}
-            rows.append(words | {"value": answer, "unit": "%"})
-        for name in names:
-            if (accuracy, name, pair.name) in done:
-                continue
-            build = NETWORKS[name]
-            found = [100 * tell_apart(pair, build(pair.layers, seed), steps) for seed in range(seeds)]
-            if pair.vectors is not None:
-                oriented = [orient(pair, build(pair.layers, seed), steps) for seed in range(seeds)]
-                table = f"{pair.table}: orientation from vectors"
-                rows.append(_row(table, name, f"{pair.name}, accuracy", [100 * right for right, _ in oriented], "%"))
-                rows.append(_row(table, name, f"{pair.name}, error", [100 * error for _, error in oriented], "%"))
-            rows.append(_row(accuracy, name, pair.name, found, "%"))
-            show(rows.rows[-1])
+            rows.append(words | {"case": "pair", "value": answer})
+        for name, seed in itertools.product(names, range(seeds)):
+            if (words["table"], name, pair.name, seed) not in done:
+                rows.extend(_seed_rows(pair, name, seed, steps, words | {"case": name, "seed": seed}))
         progress(done=f"{pair.table}, {pair.name}")
 
 
+def _seed_rows(pair: Pair, name: str, seed: int, steps: int, words: Row) -> list[Row]:
+    """Rows of one training each for telling the pair apart and, for a congruent pair, for its orientation."""
+    build = NETWORKS[name]
+    found = [words | {"value": rounded(100 * tell_apart(pair, build(pair.layers, seed), steps))}]
+    if pair.vectors is not None:
+        right, error = orient(pair, build(pair.layers, seed), steps)
+        table = f"{pair.table}: orientation from vectors"
+        for metric, value in {"accuracy": right, "error": error}.items():
+            found.append(words | {"table": table, "metric": f"{pair.name}, {metric}", "value": rounded(100 * value)})
+    return found
+
+
 def plot(rows: list[Row], path: Path) -> None:
-    """Accuracies as colored tables."""
+    """Accuracies as colored tables, means over seeds."""
     shown = [row for row in rows if row["case"] in NETWORKS and "error" not in row["metric"]]
     tables = list(dict.fromkeys(row["table"] for row in shown))
     with rc_context(STYLE):
@@ -370,8 +367,13 @@ def plot(rows: list[Row], path: Path) -> None:
             cases = list(dict.fromkeys(row["case"] for row in members))
             columns = list(dict.fromkeys(row["metric"] for row in members))
             values = np.full((len(cases), len(columns)), np.nan)
-            for row in members:
-                values[cases.index(row["case"]), columns.index(row["metric"])] = row["value"]
+            for place in np.ndindex(values.shape):
+                found = [
+                    row["value"]
+                    for row in members
+                    if (row["case"], row["metric"]) == (cases[place[0]], columns[place[1]])
+                ]
+                values[place] = np.mean(found) if found else np.nan
             axes = figure.add_subplot(len(tables), 1, number)
             axes.imshow(values, vmin=0, vmax=100, cmap="RdYlGn", aspect="auto")
             axes.set_xticks(range(len(columns)), [column.removesuffix(", accuracy") for column in columns])

@@ -3,11 +3,14 @@
 import hashlib
 import json
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import safetensors.numpy
 
+from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 from faenet_calc.potential import shipped
 
 Row = dict[str, Any]
@@ -40,11 +43,23 @@ class Rows:
 
     def append(self, row: Row) -> None:
         """Append a row and write it immediately."""
-        self.rows.append(row)
+        self.extend([row])
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Append rows that belong together and write them at once."""
+        rows = list(rows)
+        self.rows += rows
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(self.path, "a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+    def replace_derived(self, rows: Iterable[Row]) -> None:
+        """Replace all rows that were derived from others by new ones."""
+        measured = [row for row in self.rows if not row.get("derived")]
+        self.rows = [*measured, *(row | {"derived": True} for row in rows)]
+        if self.path is not None:
+            write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
 
     def of(self, kind: str) -> list[Row]:
         """Rows whose ``row`` is ``kind``, in order."""
@@ -74,6 +89,14 @@ def show(row: Row) -> None:
 def progress(**words: Any) -> None:
     """Print progress to stderr."""
     print(json.dumps(words), file=sys.stderr, flush=True)
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run the main function of a script; wrong input ends it with a message instead of a traceback."""
+    try:
+        main()
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 def rounded(value: Any, digits: int = 4) -> Any:

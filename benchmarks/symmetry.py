@@ -1,64 +1,40 @@
 """How well do ways of enforcing symmetries keep energies invariant and forces equivariant, and at what error?
 
-    python benchmarks/symmetry.py --data oc20.extxyz [--every 30] [--steps 100] [--seeds 1] [--quick]
-                                  [--out rows.jsonl] [--plot symmetry.svg]
+    python benchmarks/symmetry.py [--data FILE.extxyz…] [--epochs 2] [--seeds 3] [--quick] [--out rows.jsonl]
+                                  [--plot symmetry.svg]
 
-The paper's property table (Rot-I, Refl-I, F-Rot-E, F-Refl-E, %-diff, MAE) on structures of systems that training has
-not seen. Errors are absolute and per structure (see faenet_calc/training/symmetry.py); the paper averages signed
-differences. As in the paper, structures are rotated about z and reflected in planes that contain z.
+The paper's property tables (Rot-I, Refl-I, F-Rot-E, F-Refl-E, %-diff, MAE) on OC20 systems that training has not seen;
+data, split, loss, optimizer and sizes of networks are those of oc20.py. Errors are absolute and per structure (see
+faenet_calc/training/symmetry.py); the paper averages signed differences. As in the paper, structures are rotated about
+z and reflected in planes that contain z.
 
-All methods see the same structures in the same number of steps of the same optimizer; the CPU time of training is
-reported. Networks have 64 channels and 3 layers. The paper's methods share its network with direct forces; "this
-package" has lattice frames, the smooth cutoff and gradient forces; SchNet has gradient forces. Stochastic frames are
-used in the test, too, as in the paper. "Untrained" is the network without frames before training.
-
-DATA is extxyz with energies and forces (e.g. OC20 trajectories, of which every n-th snapshot is taken), split by system
-(``sid``). References of elements that occur in held-out systems only are unknown, which dominates the errors of total
-energies on few systems. With --quick, slabs with EMT labels replace it.
+All methods see the same structures in the same number of steps; the CPU time of training is reported. The paper's
+methods share its network with direct forces, without the energy-conservation term; "this package" has lattice frames,
+the smooth cutoff and gradient forces; SchNet has gradient forces. Stochastic frames are used in the test, too, as in
+the paper. "Untrained" is the network without frames before training.
 """
 
 import argparse
-import io
-import lzma
 import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import ase.io
-import numpy as np
 import torch
-from ase import Atoms
-from ase.build import add_adsorbate, fcc111
-from ase.calculators.emt import EMT
-from ase.calculators.singlepoint import SinglePointCalculator
+from experiment import Measured, Network, fit, mean_of, measure, untrained
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from peers.schnet import SchNetPotential, SchNetSize
-from rows import Row, Rows, progress, rounded, show
+from oc20 import OURS, PAPER, SNAPSHOTS, data_settings, snapshots
+from rows import Row, Rows, progress, run_script
 
 from faenet_calc.frames.config import FrameMode
-from faenet_calc.potential.potential import Potential
 from faenet_calc.reports.plots import COLORS, STYLE
 from faenet_calc.training.assessment import assess
-from faenet_calc.training.batches import BatchMaker, epoch_batches
-from faenet_calc.training.config_file import read_config
-from faenet_calc.training.loss import Loss
-from faenet_calc.training.preparation import Prepared, prepare
 from faenet_calc.training.symmetry import symmetry_metrics
 
-LARGEST_FORCE = 10.0  # eV/Å; snapshots beyond are collisions at the start of a relaxation
-STRUCTURES_PER_STEP = 2
-LR = 2e-3
-NETWORK = (
-    "model.hidden_channels=64", "model.filters=64", "model.interactions=3", "model.gaussians=32", "model.cutoff=5.0",
-    "model.atoms.group_period_channels=8", "model.atoms.tag_channels=0", "model.atoms.properties=none",
-    "graph.max_neighbors=30", "graph.rewiring=none", "normalization.references=fit",
-    "normalization.shift=0.0", "normalization.mean_neighbors=fit", "loss.energy=1.0", "loss.forces=1.0",
-    "loss.conservation=0.0", "loss.per_atom=true", "loss.free_atoms_only=false",
-)  # fmt: skip
+AXES = ("Rot-I", "force MAE")
+FLOOR = 1e-3  # meV; smaller values of exact methods are drawn here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,108 +42,43 @@ class Method:
     """A way of enforcing symmetries.
 
     Attributes:
-        preset: Source of the settings.
-        settings: Settings of the frames.
-        training: Frame mode of training.
+        network: The network and its frames.
         test: Frame mode of the test.
-        steps: Share of the training steps.
-        schnet: The network is SchNet.
+        trains: Whether it is trained.
     """
 
-    preset: str = "paper-s2ef"
-    settings: tuple[str, ...] = ("frames.kind=none",)
-    training: FrameMode = "one"
+    network: Network
     test: FrameMode = "one"
-    steps: float = 1.0
-    schnet: bool = False
+    trains: bool = True
+
+
+def _paper(*settings: str) -> Network:
+    return Network(settings=(*PAPER, *settings))
 
 
 METHODS = {
-    "Full FA": Method(settings=("frames.kind=pca2d", "frames.proper=false"), training="all", test="all"),
-    "SFA": Method(settings=("frames.kind=pca2d", "frames.proper=false"), training="stochastic", test="stochastic"),
-    "SE(3)-SFA": Method(settings=("frames.kind=pca2d", "frames.proper=true"), training="stochastic", test="stochastic"),
-    "DA": Method(settings=("frames.kind=augment2d",), training="stochastic"),
-    "No FA": Method(),
-    "Untrained": Method(steps=0.0),
-    "SchNet": Method(schnet=True),
-    "this package": Method(preset="modern-s", settings=("frames.kind=lattice",), training="stochastic", test="all"),
+    "Full FA": Method(network=_paper("frames.training=all"), test="all"),
+    "SFA": Method(network=_paper("frames.training=stochastic"), test="stochastic"),
+    "SE(3)-SFA": Method(network=_paper("frames.proper=true", "frames.training=stochastic"), test="stochastic"),
+    "DA": Method(network=_paper("frames.kind=augment2d", "frames.training=stochastic")),
+    "No FA": Method(network=_paper("frames.kind=none", "frames.training=one")),
+    "Untrained": Method(network=_paper("frames.kind=none", "frames.training=one"), trains=False),
+    "SchNet": Method(network=Network(settings=OURS, schnet=True)),
+    "this package": Method(network=Network(settings=OURS), test="all"),
 }
 
 
-def snapshots(path: Path, every: int) -> list[Atoms]:
-    """Every n-th structure of an extxyz file; the text is read first, since seeking in compressed files is slow."""
-    text = lzma.decompress(path.read_bytes()).decode() if path.suffix == ".xz" else path.read_text()
-    found = ase.io.read(io.StringIO(text), index=f"::{every}", format="extxyz")
-    return [atoms for atoms in found if np.abs(atoms.calc.results["forces"]).max() <= LARGEST_FORCE]
+def properties(method: Method, settings: Sequence[str], limit: int) -> Measured:
+    """Train and test a method on the held-out systems.
 
-
-def emt_slabs(count: int = 16) -> list[Atoms]:
-    """Small slabs with EMT labels for quick runs."""
-    random, made = np.random.default_rng(0), []
-    for number in range(count):
-        atoms = fcc111(("Cu", "Pd")[number % 2], (2, 2, 2), vacuum=6.0)
-        add_adsorbate(atoms, "O", 1.4, "fcc")
-        atoms.info, atoms.pbc = {"sid": number}, True
-        atoms.rattle(0.1, rng=random)
-        atoms.calc = EMT()
-        labels = {"energy": atoms.get_potential_energy(), "forces": atoms.get_forces()}
-        atoms.calc = SinglePointCalculator(atoms, **labels)
-        made.append(atoms)
-    return made
-
-
-def build(method: Method, data: Path, cache: Path, seed: int) -> tuple[Potential, Prepared]:
-    """A potential with random weights and its data."""
-    changes = [
-        *NETWORK,
-        *method.settings,
-        f"data.train=[{data}]",
-        f"data.cache_dir={cache}",
-        "data.split=trajectory",
-        "data.val_fraction=0.25",
-        f"model.preset={method.preset}",
-        f"run.seed={seed}",
-        f"optim.batch_size={STRUCTURES_PER_STEP}",
-    ]
-    prepared = prepare(read_config("", changes), torch.device("cpu"))
-    if not method.schnet:
-        return prepared.potential, prepared
-    ours = prepared.potential.config
-    torch.manual_seed(seed)
-    size = SchNetSize(hidden_channels=64, num_filters=64, num_interactions=3, num_gaussians=32)
-    return SchNetPotential(size, cutoff=ours.model.cutoff, normalization=ours.normalization), prepared
-
-
-def fit(potential: Potential, prepared: Prepared, method: Method, steps: int) -> float:
-    """Train for a number of steps with AdamW and a cosine schedule; CPU time (s)."""
-    began = time.process_time()
-    train, seed = prepared.train, prepared.config.run.seed
-    potential.train().requires_grad_(True)
-    loss = Loss(prepared.config.loss, potential.config.forces)
-    maker = BatchMaker(train.dataset, potential.config, method.training, seed)
-    optimizer = torch.optim.AdamW(potential.parameters(), lr=LR)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=max(steps, 1), pct_start=0.1)
-    costs, done, epoch = train.dataset.n_edges[train.indices].astype(float), 0, 0
-    while done < steps:
-        for members in epoch_batches(costs, STRUCTURES_PER_STEP, seed=seed, epoch=epoch)[: steps - done]:
-            batch = maker.make(train.indices[members], epoch)
-            prediction = loss.predict(potential, batch.labelled, batch.frames)
-            total = loss.total(loss.terms(prediction, batch.labelled, loss.counts(batch.labelled)))
-            optimizer.zero_grad()
-            total.backward()
-            torch.nn.utils.clip_grad_norm_(potential.parameters(), 10.0)
-            optimizer.step()
-            schedule.step()
-            done += 1
-        epoch += 1
-    potential.eval().requires_grad_(False)
-    return time.process_time() - began
-
-
-def properties(potential: Potential, prepared: Prepared, method: Method, limit: int) -> dict[str, tuple[float, str]]:
-    """Name → value and unit on the held-out systems."""
-    val = prepared.val
-    found = assess(potential, val.dataset, val.indices, frames=method.test).metrics
+    Args:
+        method: The method.
+        settings: Data, duration and seed.
+        limit: Number of structures for the symmetry metrics.
+    """
+    trained = (fit if method.trains else untrained)(method.network, settings)
+    potential, val = trained.potential, trained.prepared.val
+    found = assess(potential, val.dataset, val.indices, frames=method.test, free_atoms_only=True).metrics
     chosen = val.indices[:: max(1, len(val) // limit)]
     kept = symmetry_metrics(potential, val.dataset, chosen, frames=method.test, about_z=True)
     assert kept.f_rot_e is not None and kept.f_refl_e is not None
@@ -177,73 +88,62 @@ def properties(potential: Potential, prepared: Prepared, method: Method, limit: 
         "%-diff": (kept.percent_diff, "%"),
         "F-Rot-E": (1e3 * kept.f_rot_e, "meV/Å"),
         "F-Refl-E": (1e3 * kept.f_refl_e, "meV/Å"),
-        "energy MAE": (1e3 * found["energy_mae_per_atom"], "meV/atom"),
+        "energy MAE": (1e3 * found["energy_mae"], "meV"),
         "force MAE": (1e3 * found["forces_mae"], "meV/Å"),
+        "training": (trained.cpu_s, "s"),
     }
 
 
-def measure(data: Path, cache: Path, methods: Sequence[str], seeds: int, steps: int, limit: int, rows: Rows) -> None:
-    """Append the rows of all methods that are not there yet."""
-    done = {row["case"] for row in rows.rows}
-    for name in methods:
-        if name in done:
-            continue
-        method, values = METHODS[name], defaultdict(list)
-        for seed in range(seeds):
-            potential, prepared = build(method, data, cache, seed)
-            spent = fit(potential, prepared, method, round(steps * method.steps))
-            found = properties(potential, prepared, method, limit) | {"training": (spent, "s")}
-            for metric, (value, unit) in found.items():
-                values[metric, unit].append(value)
-        for (metric, unit), measured in values.items():
-            row: Row = {"benchmark": "symmetry", "case": name, "metric": metric, "value": float(np.mean(measured))}
-            if seeds > 1:
-                row["spread"] = float(np.std(measured))
-            rows.append(rounded(row, 6) | {"unit": unit, "runs": seeds})
-            show(rows.rows[-1])
-        progress(done=name, train=len(prepared.train), val=len(prepared.val))
-
-
 def plot(rows: list[Row], path: Path) -> None:
-    """Rot-I against the force error."""
-    value = {(row["case"], row["metric"]): row["value"] for row in rows}
-    names = [name for name in METHODS if (name, "Rot-I") in value]
+    """Draw Rot-I against the force error, small points for the seeds."""
     with rc_context(STYLE):
-        figure = Figure(figsize=(5.0, 3.5), layout="constrained")
+        figure = Figure(figsize=(5.5, 3.8), layout="constrained")
         axes = figure.add_subplot()
-        for number, name in enumerate(names):
-            x, y = max(value[name, "Rot-I"], 1e-6), value[name, "force MAE"]
-            axes.scatter(x, y, color=COLORS[number % len(COLORS)])
-            axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize="small")
-        axes.set(xscale="log", xlabel="Rot-I (meV)", ylabel="force MAE (meV/Å)")
+        for number, name in enumerate(METHODS):
+            members = [row for row in rows if row["case"] == name]
+            if not members:
+                continue
+            color = COLORS[number % len(COLORS)]
+            points = {metric: [row["value"] for row in members if row["metric"] == metric] for metric in AXES}
+            x = [max(value, FLOOR) for value in points["Rot-I"]]
+            axes.plot(x, points["force MAE"], ".", color=color, markersize=4)
+            place = max(mean_of(members, metric="Rot-I"), FLOOR), mean_of(members, metric="force MAE")
+            axes.scatter(*place, color=color)
+            axes.annotate(name, place, xytext=(5, 4), textcoords="offset points", fontsize="small")
+        axes.set(xscale="log", xlabel=f"Rot-I (meV; {FLOOR:g} or less at the left edge)", ylabel="force MAE (meV/Å)")
+        axes.margins(0.15)
         figure.savefig(path)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, print and store."""
+    """Measure and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="extxyz file, also .xz")
-    parser.add_argument("--every", type=int, default=30, help="take every n-th snapshot")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--test", type=int, default=12, help="structures for the symmetry metrics")
+    parser.add_argument("--data", type=Path, nargs="+", default=[SNAPSHOTS], metavar="FILE", help="extxyz, also .xz")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--test", type=int, default=20, help="structures for the symmetry metrics")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--quick", action="store_true", help="EMT slabs, few steps.")
+    parser.add_argument("--quick", action="store_true", help="Few snapshots of small systems, one epoch.")
     parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
     parser.add_argument("--plot", type=Path, help="File for the plot.")
     chosen = parser.parse_args(arguments)
-    if chosen.data is None and not chosen.quick:
-        parser.error("give --data with labelled trajectories, or --quick")
     torch.set_num_threads(1)
+    if chosen.quick:
+        chosen.epochs, chosen.seeds, chosen.test = 1, 1, 3
     rows = Rows(chosen.out)
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch) / "data.extxyz"
-        ase.io.write(data, emt_slabs() if chosen.quick else snapshots(chosen.data, chosen.every))
-        steps, limit = (12, 4) if chosen.quick else (chosen.steps, chosen.test)
-        measure(data, Path(scratch), chosen.methods, chosen.seeds, steps, limit, rows)
+        ase.io.write(data, snapshots(chosen.data, quick=chosen.quick))
+        for seed in range(chosen.seeds):
+            settings = data_settings(data, seed, chosen.epochs)
+            for name in chosen.methods:
+                words = {"benchmark": "symmetry", "table": "held-out systems", "case": name}
+                method = METHODS[name]
+                measure(rows, words, [seed], lambda _, m=method, s=settings: properties(m, s, chosen.test))
+                progress(done=name, seed=seed)
     if chosen.plot is not None:
         plot(rows.rows, chosen.plot)
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

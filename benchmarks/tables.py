@@ -3,12 +3,13 @@
     python benchmarks/tables.py rows.jsonl [--out table.md]
 
 Rows have the keys benchmark, case, metric, value and unit, and optionally table (rows of one table belong together),
-atoms, spread (standard deviation over seeds) and runs (number of seeds). A table has a line per case and a column per
-metric.
+atoms, and seed; or spread (standard deviation over seeds) and runs (number of seeds). A table has a line per case and a
+column per metric; cells are means over seeds with their standard deviations.
 """
 
 import argparse
 import json
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,12 +32,35 @@ def _title(row: Row) -> str:
 
 def _table(title: str, rows: list[Row]) -> str:
     columns = list(dict.fromkeys(_column(row) for row in rows))
-    cells = {(row["case"], _column(row)): _cell(row) for row in rows}
-    lines = [f"**{title}**\n"] if title else []
+    members: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        members.setdefault((row["case"], _column(row)), []).append(row)
+    cells = {place: _cell(_mean(found)) for place, found in members.items()}
+    lines = [f"**{title}**{_seeds(members.values())}\n"] if title else []
     lines += [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for case in dict.fromkeys(row["case"] for row in rows):
         lines.append(f"| {case} | {' | '.join(cells.get((case, column), '') for column in columns)} |")
     return "\n".join(lines) + "\n"
+
+
+def _mean(rows: list[Row]) -> Row:
+    """One row for the seeds of a cell; without seeds, the last row counts."""
+    values = [row["value"] for row in rows if "seed" in row]
+    if len(values) < 2:
+        return rows[-1]
+    return rows[0] | {"value": statistics.mean(values), "spread": statistics.stdev(values)}
+
+
+def _seeds(cells: Iterable[list[Row]]) -> str:
+    """How many seeds the cells are means of."""
+    numbers = sorted({len(rows) for rows in cells if "seed" in rows[0]})
+    if not numbers:
+        return ""
+    return (
+        f" ({numbers[0]} seed{'s' if numbers[0] > 1 else ''})"
+        if len(numbers) == 1
+        else (f" ({numbers[0]} to {numbers[-1]} seeds)")
+    )
 
 
 def _column(row: Row) -> str:

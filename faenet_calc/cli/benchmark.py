@@ -11,6 +11,7 @@ import click
 
 from faenet_calc.cli.options import verbosity, verbosity_options
 from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +23,12 @@ class Benchmark:
 
     Attributes:
         line: Its line in the listing.
+        script: Name of the script without suffix, if it differs from that of the benchmark.
         quick: Arguments of a short run that tests the script; its numbers mean nothing.
     """
 
     line: str
+    script: str = ""
     quick: tuple[str, ...] = ("--quick",)
 
 
@@ -41,8 +44,13 @@ BENCHMARKS = {
         line="Accuracy on k-chains, symmetric structures and k-body counterexamples, beside SchNet and E(n)-GNN."
     ),
     "symmetry": Benchmark(
-        line="Invariance and equivariance of frame averaging, augmentation and SchNet on labelled slabs (--data FILE)."
+        line="Invariance and equivariance of frame averaging, augmentation and SchNet on OC20 systems."
     ),
+    "ablation": Benchmark(line="Rows of the paper's ablation table on QM9 (needs qm9pack)."),
+    "qm9": Benchmark(line="Learning curves of the paper's network and SchNet on QM9 (needs qm9pack)."),
+    "oc20": Benchmark(line="Energies and forces of held-out OC20 systems beside SchNet."),
+    "pareto": Benchmark(line="Error against throughput of the networks of oc20 and qm9.", script="paper_pareto"),
+    "dft": Benchmark(line="Published DFT data sets on their splits, beside SchNet and published errors."),
 }
 
 
@@ -67,10 +75,17 @@ def _listing() -> str:
     help="Output folder.  [default: benchmarks/results of the clone]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace earlier results.")
+@click.option("--resume", is_flag=True, help="Keep earlier results and add the rows that are missing.")
 @verbosity_options
 @click.pass_context
 def command(
-    ctx: click.Context, name: str | None, arguments: tuple[str, ...], quick: bool, folder: Path | None, overwrite: bool
+    ctx: click.Context,
+    name: str | None,
+    arguments: tuple[str, ...],
+    quick: bool,
+    folder: Path | None,
+    overwrite: bool,
+    resume: bool,
 ) -> None:
     """Run the benchmark NAME and write NAME.jsonl (rows), NAME.md (table) and NAME.svg (plot).
 
@@ -85,16 +100,19 @@ def command(
     scripts = _scripts()
     stem = f"{name}-quick" if quick else name
     rows, table, plot = ((folder or scripts / "results") / f"{stem}.{suffix}" for suffix in ("jsonl", "md", "svg"))
-    if rows.exists() and not overwrite:
-        raise InputError(f"{rows} exists; give --overwrite to replace it, or another folder with -o")
+    if rows.exists() and not overwrite and not resume:
+        raise InputError(
+            f"{rows} exists; continue it with --resume, replace it with --overwrite, or give a folder (-o)"
+        )
     rows.parent.mkdir(parents=True, exist_ok=True)
-    rows.unlink(missing_ok=True)
+    if not resume:
+        rows.unlink(missing_ok=True)
     given = [*(BENCHMARKS[name].quick if quick else ()), *arguments, "--out", str(rows), "--plot", str(plot)]
     before = _cpu_time()
-    _run(scripts / f"{name}.py", given, ctx)
-    with open(rows, "a") as file:
-        spent = {"metric": "CPU time", "value": round(_cpu_time() - before, 1), "unit": "s"}
-        file.write(json.dumps({"benchmark": name, "case": "this command", **spent}) + "\n")
+    try:
+        _run(scripts / f"{BENCHMARKS[name].script or name}.py", given, ctx)
+    finally:
+        _add_cpu_time(rows, name, _cpu_time() - before)
     _run(scripts / "tables.py", [str(rows), "--out", str(table)], ctx)
     if verbosity(ctx) >= 0:
         click.echo(table.read_text(), nl=False)
@@ -118,6 +136,17 @@ def _cpu_time() -> float:
     """CPU time (s) of all finished child processes."""
     times = os.times()
     return times.children_user + times.children_system
+
+
+def _add_cpu_time(rows: Path, name: str, spent_s: float) -> None:
+    """Write the CPU time (s) of all runs of a benchmark, also interrupted ones, as the last row."""
+    stored = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
+    words = {"benchmark": name, "case": "this command", "metric": "CPU time"}
+    earlier = [row for row in stored if words.items() <= row.items()]
+    spent_s += sum(row["value"] for row in earlier)
+    kept = [row for row in stored if row not in earlier]
+    total = words | {"value": round(spent_s, 1), "unit": "s"}
+    write_atomically(rows, "".join(json.dumps(row) + "\n" for row in [*kept, total]).encode())
 
 
 def _run(script: Path, arguments: list[str], ctx: click.Context) -> None:

@@ -162,7 +162,7 @@ class Run:
         shows = progress and ranks.writes and sys.stderr.isatty()
         if not ranks.writes:
             ranks.barrier()  # the first process builds the graph cache, the others find it
-        prepared: Prepared = prepare(config, device, trust_pickle=trust_pickle, progress=shows)
+        prepared = self.prepare(config, trust_pickle=trust_pickle, progress=shows)
         if ranks.writes:
             ranks.barrier()
         if stored is not None:
@@ -189,6 +189,10 @@ class Run:
             self._say(note)
         if resume:
             self._say(f"resumed at step {self.state.step} (epoch {self.state.epoch})")
+
+    def prepare(self, config: TrainConfig, **reading: Any) -> Prepared:
+        """Open the data and build the potential; ``reading`` as in :func:`preparation.prepare`."""
+        return prepare(config, self.device, **reading)
 
     def _claim_folder(self, *, resume: bool) -> None:
         """Make the folder that of this run; results of a run that it replaces are removed."""
@@ -267,7 +271,7 @@ class Run:
             self.journal.close()
         finished = state.finished or "interrupted"
         if self.ranks.writes and state.finished and state.best is not None:
-            self._add_uncertainty()
+            self.add_uncertainty()
         self._say(
             f"finished ({finished}) after {state.step} steps, {state.elapsed_s:.0f} s; best at step {state.best_step}"
         )
@@ -384,7 +388,7 @@ class Run:
         improved = state.best is None or sign * value < sign * state.best
         if improved:
             state.best, state.best_step, state.waited = value, state.step, 0
-            self._save_best(evaluated, found)
+            self.save_best(evaluated, found)
         else:
             state.waited += 1
         evaluated.train()
@@ -419,7 +423,8 @@ class Run:
         assert isinstance(evaluated, Potential)
         return evaluated
 
-    def _save_best(self, evaluated: Potential, found: Assessment) -> None:
+    def save_best(self, evaluated: Potential, found: Assessment) -> None:
+        """Write the checkpoint of the best weights."""
         if not self.ranks.writes:
             return
         extra: dict[str, Any] = {
@@ -438,7 +443,7 @@ class Run:
             extra["finetuned_from"] = {**start, "sha256": self.prepared.data_hashes["finetune.checkpoint"]}
         save_potential(evaluated, self.folder / BEST, extra=extra)
 
-    def _add_uncertainty(self) -> None:
+    def add_uncertainty(self) -> None:
         """Fit the uncertainty and the domain of the best weights and add them to the checkpoint."""
         path, train, val = self.folder / BEST, self.prepared.train, self.prepared.val
         best = load_potential(path, device=self.device)

@@ -17,7 +17,8 @@ def run(*arguments: str):
 def test_the_listing_names_every_benchmark_and_each_has_a_script(repository):
     listed = run().stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(benchmark.BENCHMARKS)
-    assert all((repository / "benchmarks" / f"{name}.py").is_file() for name in benchmark.BENCHMARKS)
+    for name, described in benchmark.BENCHMARKS.items():
+        assert (repository / "benchmarks" / f"{described.script or name}.py").is_file()
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
@@ -42,7 +43,12 @@ def test_a_quick_run_writes_rows_table_and_plot_and_is_not_overwritten(tmp_path,
     assert rows[-1]["metric"] == "CPU time" and rows[-1]["value"] > 0
     assert found.stdout == (tmp_path / "expressivity-quick.md").read_text() == markdown(rows)
     assert (tmp_path / "expressivity-quick.svg").stat().st_size > 0
-    assert "--overwrite" in run(*arguments).stderr
+    refused = run(*arguments).stderr
+    assert "--overwrite" in refused and "--resume" in refused
+    resumed = run(*arguments, "--resume")
+    assert resumed.exit_code == 0, resumed.stderr
+    again = [json.loads(line) for line in (tmp_path / "expressivity-quick.jsonl").read_text().splitlines()]
+    assert again[:-1] == rows[:-1] and again[-1]["value"] > rows[-1]["value"]  # nothing new but its CPU time
     accuracy = {(row["case"], row["metric"]): row["value"] for row in rows if row.get("table", "").endswith("accuracy")}
     assert accuracy["SchNet", "2-body"] == 50.0 < accuracy["FAENet, Full FA", "2-body"]
     assert accuracy["pair", "2-fold"] == "congruent" and accuracy["FAENet, Full FA", "2-fold"] == 50.0

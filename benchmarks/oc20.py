@@ -1,0 +1,215 @@
+"""S2EF on OC20 relaxations, split by system: the paper's network and that of this package beside SchNet.
+
+    python benchmarks/oc20.py [--data FILE.extxyz…] [--epochs 3] [--seeds 3] [--quick] [--out rows.jsonl]
+                              [--plot oc20.svg]
+
+The default data are 340 snapshots of 17 adsorbate-slab systems (20 per relaxation, 37-185 atoms, total energies and
+forces of DFT) from the example trajectories of the Open Catalyst Project (CC BY 4.0; benchmarks/data/README.md); other
+files with ``sid`` in their metadata, e.g. relaxations of more systems, are given with ``--data``. A quarter of the
+systems is held out, others with every seed. Energies are relative to the last snapshot of the relaxation, since
+reference energies of the elements of held-out systems are not known; OC20 itself subtracts those of slab and molecule.
+
+Networks have 64 channels and 3 interactions; all see the same structures in the same number of steps with the same
+optimizer, schedule, loss and normalization. "FAENet, paper" is the preset ``paper-s2ef``: 2D principal axes, direct
+forces, the energy-conservation term of the loss; its errors are those of all frames, and of one random frame as in the
+paper (SFA). "this package" has lattice frames, the smooth cutoff and gradient forces, tested with all frames and with
+one; SchNet has gradient forces. Forces are learned and counted on free atoms, as in the paper.
+"""
+
+import argparse
+import io
+import lzma
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from experiment import Measured, Network, Trained, fit, mean_of, measure, throughput
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from rows import Row, Rows, progress, rounded, run_script
+
+from faenet_calc.errors import InputError
+from faenet_calc.frames.config import FrameMode
+from faenet_calc.reports.plots import COLORS, STYLE
+from faenet_calc.training.assessment import assess
+
+SNAPSHOTS = Path(__file__).parent / "data" / "oc20-snapshots.extxyz.xz"
+LARGEST_FORCE = 10.0  # eV/Å; snapshots beyond are collisions at the start of a relaxation
+QUICK_ATOMS = 60
+
+COMMON = (
+    "model.hidden_channels=64", "model.filters=64", "model.interactions=3", "model.gaussians=32", "model.cutoff=5.0",
+    "model.atoms.group_period_channels=8", "model.atoms.tag_channels=0", "model.atoms.properties=none",
+    "graph.max_neighbors=30", "graph.rewiring=none",
+    "normalization.references=none", "normalization.shift=0.0", "normalization.scale=fit",
+    "normalization.mean_neighbors=fit",
+    "loss.energy=1.0", "loss.forces=1.0", "loss.conservation=0.0", "loss.per_atom=true", "loss.energy_kind=mae",
+    "loss.forces_kind=l2", "loss.free_atoms_only=true",
+    "optim.kind=muon", "optim.lr=5e-3", "optim.weight_decay=1e-4", "optim.beta2=0.99", "optim.schedule=cosine",
+    "optim.warmup_steps=20", "optim.batch_size=2", "optim.ema_decay=0.99", "optim.grad_clip=10.0",
+    "stop.metric=loss",
+)  # fmt: skip
+PAPER = ("model.preset=paper-s2ef", *COMMON, "frames.kind=pca2d", "frames.proper=false")
+OURS = ("model.preset=modern-s", *COMMON, "frames.kind=lattice")
+NETWORKS = {
+    "SchNet": Network(settings=OURS, schnet=True),
+    "FAENet, paper": Network(settings=(*PAPER, "loss.conservation=0.05")),
+    "this package": Network(settings=OURS),
+}
+TEST_FRAMES: dict[str, dict[str, FrameMode]] = {
+    "SchNet": {"SchNet": "one"},
+    "FAENet, paper": {"FAENet, paper": "all", "FAENet, paper, SFA": "stochastic"},
+    "this package": {"this package": "all", "this package, one frame": "one"},
+}
+# S2EF 2M, mean of the four validation sets: energy MAE (eV) and force MAE (meV/Å).
+PUBLISHED = {"SchNet": (1.4917, 83.1), "FAENet, paper": (0.4642, 57.5)}
+
+
+def snapshots(paths: Iterable[Path], *, quick: bool = False) -> list[Atoms]:
+    """Snapshots with energies relative to the last one of their system.
+
+    Args:
+        paths: extxyz files, also .xz, with ``sid`` in the metadata and optionally ``relaxed_energy`` (eV).
+        quick: Three snapshots of the small systems only.
+    """
+    systems: dict[str, list[Atoms]] = {}
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path} does not exist; give extxyz files of relaxations with --data")
+        # The text is read first, since seeking in compressed files is slow.
+        text = lzma.decompress(path.read_bytes()).decode() if path.suffix == ".xz" else path.read_text()
+        for atoms in ase.io.read(io.StringIO(text), ":", format="extxyz"):
+            if "sid" not in atoms.info:
+                raise InputError(f"{path}: a structure has no sid in its metadata, which names its system")
+            systems.setdefault(str(atoms.info["sid"]), []).append(atoms)
+    found = []
+    for sid, members in systems.items():
+        if quick and len(members[0]) > QUICK_ATOMS:
+            continue
+        relaxed = members[-1].info.get("relaxed_energy", members[-1].calc.results["energy"])
+        for atoms in members[:: len(members) // 3] if quick else members:
+            forces = atoms.calc.results["forces"]
+            if np.abs(forces).max() > LARGEST_FORCE:
+                continue
+            copy = atoms.copy()
+            copy.info = {"sid": sid}
+            energy = atoms.calc.results["energy"] - relaxed
+            copy.calc = SinglePointCalculator(copy, energy=energy, forces=forces)
+            found.append(copy)
+    return found
+
+
+def data_settings(data: Path, seed: int, epochs: int) -> list[str]:
+    """Settings of the data and their split by system, the duration and the seed."""
+    return [
+        f"data.train=[{data}]", f"data.cache_dir={data.parent / 'cache'}", "data.split=key:sid",
+        "data.val_fraction=0.25", f"data.seed={seed}", f"run.seed={seed}", f"run.max_epochs={epochs}",
+        f"run.validate_every={epochs}", "run.validation_frames=one",
+    ]  # fmt: skip
+
+
+def errors(trained: Trained, mode: FrameMode) -> Measured:
+    """Metrics of the paper on the held-out systems."""
+    val = trained.prepared.val
+    found = assess(trained.potential, val.dataset, val.indices, frames=mode, free_atoms_only=True).metrics
+    return {
+        "energy MAE": (found["energy_mae"], "eV"),
+        "force MAE": (1e3 * found["forces_mae"], "meV/Å"),
+        "force cosine": (found["forces_cosine"], ""),
+        "EwT": (100 * found["energy_within"], "%"),
+        "EFwT": (100 * found["energy_forces_within"], "%"),
+        "throughput": (throughput(trained.potential, val.dataset, val.indices, mode), "structures/s"),
+        "training": (trained.cpu_s, "s"),
+    }
+
+
+def zero(data: list[Atoms]) -> tuple[float, float]:
+    """Errors of no forces and the mean energy: energy (eV) and forces on free atoms (meV/Å)."""
+    energies = np.array([atoms.calc.results["energy"] for atoms in data])
+    forces = np.concatenate([atoms.calc.results["forces"][atoms.arrays["fixed"] == 0] for atoms in data])
+    return float(np.abs(energies - energies.mean()).mean()), float(1e3 * np.abs(forces).mean())
+
+
+def improvements(rows: Sequence[Row]) -> list[Row]:
+    """Relative improvements over SchNet next to those of the paper."""
+    found: list[Row] = []
+    for number, metric in enumerate(("energy MAE", "force MAE")):
+        words = {"benchmark": "oc20", "table": "relative improvement over SchNet (%)", "metric": metric, "unit": ""}
+        schnet = mean_of(rows, case="SchNet", metric=metric)
+        for case in [case for modes in TEST_FRAMES.values() for case in modes if case != "SchNet"]:
+            gain = 100 * (schnet - mean_of(rows, case=case, metric=metric)) / schnet
+            found.append(words | {"case": case, "value": rounded(gain, 1)})
+        published, ours = PUBLISHED["SchNet"][number], PUBLISHED["FAENet, paper"][number]
+        found.append(words | {"case": "published (2M)", "value": rounded(100 * (published - ours) / published, 1)})
+    return found
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Draw the errors of every seed as points and their means as bars."""
+    cases = list(dict.fromkeys(row["case"] for row in rows if "seed" in row))
+    with rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 2.8), layout="constrained")
+        for number, (metric, unit) in enumerate((("energy MAE", "eV"), ("force MAE", "meV/Å")), start=1):
+            axes = figure.add_subplot(1, 2, number)
+            for place, case in enumerate(cases):
+                values = [row["value"] for row in rows if row["case"] == case and row["metric"] == metric]
+                axes.barh(place, np.mean(values), color=COLORS[place % len(COLORS)], alpha=0.5)
+                axes.plot(values, [place] * len(values), "o", color=COLORS[place % len(COLORS)], markersize=4)
+            axes.set_yticks(range(len(cases)), cases if number == 1 else [""] * len(cases))
+            axes.invert_yaxis()
+            axes.set_xlabel(f"{metric} ({unit})")
+        figure.savefig(path)
+
+
+def run(data: list[Atoms], rows: Rows, seeds: int, epochs: int) -> None:
+    """Train and test all networks and seeds that are missing."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "data.extxyz"
+        ase.io.write(file, data)
+        for seed in range(seeds):
+            for name, network in NETWORKS.items():
+                modes = TEST_FRAMES[name]
+                done = {(row["case"], row["seed"]) for row in rows.rows if "seed" in row}
+                if all((case, seed) in done for case in modes):
+                    continue
+                trained = fit(network, data_settings(file, seed, epochs))
+                for case, mode in modes.items():
+                    words = {"benchmark": "oc20", "table": "held-out systems", "case": case}
+                    found = errors(trained, mode)
+                    measure(rows, words, [seed], lambda _, found=found: found)
+                progress(done=name, seed=seed, steps=trained.steps)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, nargs="+", default=[SNAPSHOTS], metavar="FILE", help="extxyz, also .xz")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="Few snapshots of small systems, one epoch.")
+    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
+    parser.add_argument("--plot", type=Path, help="File for the plot.")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if chosen.quick:
+        chosen.epochs, chosen.seeds = 1, 1
+    rows = Rows(chosen.out)
+    data = snapshots(chosen.data, quick=chosen.quick)
+    if not any(row["case"] == "mean energy, zero forces" for row in rows.rows):
+        words = {"benchmark": "oc20", "table": "held-out systems", "case": "mean energy, zero forces"}
+        energy, forces = zero(data)
+        rows.append(words | {"metric": "energy MAE", "value": rounded(energy), "unit": "eV"})
+        rows.append(words | {"metric": "force MAE", "value": rounded(forces), "unit": "meV/Å"})
+    run(data, rows, chosen.seeds, chosen.epochs)
+    rows.replace_derived(improvements(rows.rows))
+    if chosen.plot is not None:
+        plot(rows.rows, chosen.plot)
+
+
+if __name__ == "__main__":
+    run_script(main)

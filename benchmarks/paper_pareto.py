@@ -1,0 +1,214 @@
+"""Error against throughput of the networks of oc20.py and qm9.py: the paper's figures redone.
+
+    python benchmarks/paper_pareto.py [--oc20 oc20.jsonl] [--qm9 qm9.jsonl] [--repeats 5] [--quick] [--out rows.jsonl]
+                                      [--plot pareto.svg]
+
+Errors are read from the rows of the two benchmarks (by default beside ``--out`` or in benchmarks/results): the force
+error on held-out OC20 systems, and the error of U0 after training on the largest set that both networks have. The
+throughput is measured here: all networks take turns in one process, one thread, so that other load affects them
+equally; the median of the CPU times of a batch counts. Weights are random, which do not change the time. A network is
+on the front if no other one is both faster and more accurate.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import ase.io
+import oc20
+import qm9
+import torch
+from experiment import Network, mean_of, untrained
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from rows import Row, Rows, rounded, run_script
+
+from faenet_calc.errors import InputError
+from faenet_calc.frames.config import FrameMode
+from faenet_calc.potential.predictor import Predictor
+from faenet_calc.reports.plots import COLORS, STYLE
+
+RESULTS = Path(__file__).parent / "results"
+BATCH = 16
+# Throughput (structures/s on a GPU) and force MAE (meV/Å) of S2EF 2M; time of an epoch (s) and MAE of U0 (meV) of QM9.
+PUBLISHED = {
+    "OC20": {"SchNet": (509, 83.1), "FAENet": (623, 57.5)},
+    "QM9": {"SchNet": (98, 14.0), "FAENet": (87, 6.79)},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """Throughput (structures per second of CPU time) and error of a network."""
+
+    case: str
+    throughput: float
+    error: float
+
+
+def front(points: Sequence[Point]) -> list[str]:
+    """Cases on the Pareto front, fastest first."""
+    kept: list[Point] = []
+    for point in sorted(points, key=lambda point: (-point.throughput, point.error)):
+        if not kept or point.error < kept[-1].error:
+            kept.append(point)
+    return [point.case for point in kept]
+
+
+def throughputs(calls: dict[str, Callable[[], int]], repeats: int) -> dict[str, float]:
+    """Structures per second of CPU time; the calls take turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    counts = {name: call() for name, call in calls.items()}  # warms up
+    for _ in range(repeats):
+        for name, call in calls.items():
+            began = time.process_time()
+            call()
+            times[name].append(time.process_time() - began)
+    return {name: counts[name] / statistics.median(times[name]) for name in calls}
+
+
+def call_of(network: Network, settings: Sequence[str], mode: FrameMode) -> Callable[[], int]:
+    """Predict a batch of the validation set; returns the number of structures."""
+    built = untrained(network, settings)
+    val = built.prepared.val
+    graphs = [val.dataset[int(index)].graph for index in val.indices[:BATCH]]
+    predictor = Predictor(built.potential, frames=mode, seed=0)
+    wanted = [name for name in ("energy", "forces") if name in predictor.properties and val.dataset.n_labels.get(name)]
+    return lambda: sum(1 for _ in predictor.predict(iter(graphs), wanted))
+
+
+def oc20_points(rows: Sequence[Row], folder: Path, repeats: int, *, quick: bool) -> list[Point]:
+    """Force errors of OC20."""
+    data = folder / "oc20.extxyz"
+    ase.io.write(data, oc20.snapshots([oc20.SNAPSHOTS], quick=quick))
+    settings = oc20.data_settings(data, seed=0, epochs=1)
+    calls = {
+        case: call_of(network, settings, mode)
+        for name, network in oc20.NETWORKS.items()
+        for case, mode in oc20.TEST_FRAMES[name].items()
+    }
+    speeds = throughputs(calls, repeats)
+    return [
+        Point(case=case, throughput=speed, error=mean_of(rows, case=case, metric="force MAE"))
+        for case, speed in speeds.items()
+    ]
+
+
+def qm9_points(rows: Sequence[Row], folder: Path, repeats: int) -> list[Point]:
+    """Errors of U0 of QM9 after training on the largest set."""
+    members = [row for row in rows if row.get("target") == "U0" and "seed" in row]
+    cases: dict[str, tuple[str, FrameMode]] = {
+        "SchNet": ("SchNet", "one"),
+        "FAENet": ("FAENet", "all"),
+        "FAENet, SFA": ("FAENet", "stochastic"),
+    }
+    sizes = [{row["train"] for row in members if row["case"] == case} for case in cases]
+    largest = max(set.intersection(*sizes))
+    sets = qm9.write_sample(folder, [40])
+    settings = [*qm9.REDUCED, *sets.settings(40, folder), "data.energy_key=U0", "energy.unit=eV", "run.max_epochs=1"]
+    calls = {case: call_of(qm9.NETWORKS[name], settings, mode) for case, (name, mode) in cases.items()}
+    speeds = throughputs(calls, repeats)
+    return [
+        Point(case=case, throughput=speed, error=mean_of(members, case=case, train=largest))
+        for case, speed in speeds.items()
+    ]
+
+
+def table_rows(table: str, points: Sequence[Point], metric: str, unit: str) -> list[Row]:
+    """Rows of a table."""
+    best, found = front(points), []
+    for point in sorted(points, key=lambda point: -point.throughput):
+        words = {"benchmark": "pareto", "table": table, "case": point.case}
+        found += [
+            words | {"metric": metric, "value": rounded(point.error), "unit": unit},
+            words | {"metric": "throughput", "value": rounded(point.throughput), "unit": "structures/s"},
+            words | {"metric": "on the front", "value": "yes" if point.case in best else "no", "unit": ""},
+        ]
+    return found
+
+
+def published_rows() -> list[Row]:
+    """The paper's own numbers of the two networks."""
+    words = {"benchmark": "pareto", "table": "published"}
+    found: list[Row] = []
+    for case in ("SchNet", "FAENet"):
+        speed, forces = PUBLISHED["OC20"][case]
+        epoch, energy = PUBLISHED["QM9"][case]
+        values = {
+            "S2EF 2M throughput": (speed, "structures/s"),
+            "S2EF 2M force MAE": (forces, "meV/Å"),
+            "QM9 epoch": (epoch, "s"),
+            "QM9 U0 MAE": (energy, "meV"),
+        }
+        found += [
+            words | {"case": case, "metric": key, "value": value, "unit": unit} for key, (value, unit) in values.items()
+        ]
+    return found
+
+
+def plot(panels: dict[str, tuple[list[Point], str]], path: Path) -> None:
+    """Draw one panel per data set with its front."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
+        for number, (title, (points, label)) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(1, len(panels), number, xscale="log")
+            best = front(points)
+            line = [point for name in best for point in points if point.case == name]
+            axes.plot([p.throughput for p in line], [p.error for p in line], "--", color=COLORS[0], linewidth=1)
+            for point in points:
+                color = COLORS[0] if point.case in best else "#999999"
+                axes.plot(point.throughput, point.error, "o", color=color)
+                place = point.throughput, point.error
+                axes.annotate(point.case, place, (4, 5), textcoords="offset points", fontsize="x-small")
+            axes.set_title(title)
+            axes.set(xlabel="throughput (structures per s of CPU time)", ylabel=label)
+            axes.margins(0.25)
+        figure.savefig(path)
+
+
+def stored(given: Path | None, name: str, out: Path | None) -> list[Row]:
+    """Rows of another benchmark."""
+    beside = [] if out is None else [out.parent / f"{name}.jsonl"]
+    for path in [given] if given is not None else [*beside, RESULTS / f"{name}.jsonl"]:
+        if path.is_file():
+            return [json.loads(line) for line in path.read_text().splitlines()]
+    raise InputError(f"there are no rows of {name}; run `faenet-calc benchmark {name}` first, or give --{name} FILE")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--oc20", type=Path, help="Rows of oc20.py.")
+    parser.add_argument("--qm9", type=Path, help="Rows of qm9.py.")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="Small structures, one repeat; errors of stored rows.")
+    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
+    parser.add_argument("--plot", type=Path, help="File for the plot.")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    repeats = 1 if chosen.quick else chosen.repeats
+    slabs, molecules = (stored(getattr(chosen, name), name, chosen.out) for name in ("oc20", "qm9"))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        on_slabs = oc20_points(slabs, folder, repeats, quick=chosen.quick)
+        on_molecules = qm9_points(molecules, folder, repeats)
+    rows = Rows(chosen.out)
+    rows.replace_derived(
+        [
+            *table_rows("OC20, held-out systems", on_slabs, "force MAE", "meV/Å"),
+            *table_rows("QM9, U0", on_molecules, "MAE", "meV"),
+            *published_rows(),
+        ]
+    )
+    if chosen.plot is not None:
+        panels = {"OC20": (on_slabs, "force MAE (meV/Å)"), "QM9": (on_molecules, "MAE of U0 (meV)")}
+        plot(panels, chosen.plot)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,165 @@
+"""Quick runs of the benchmarks of the paper: all rows are there, derived numbers are right, and runs can be resumed."""
+
+import json
+import subprocess
+import sys
+
+import ablation
+import dft
+import experiment
+import oc20
+import paper_pareto
+import pytest
+import qm9
+
+from faenet_calc.errors import InputError
+
+
+def run(main, folder, name, *arguments):
+    out, picture = folder / f"{name}.jsonl", folder / f"{name}.svg"
+    main(["--quick", "--out", str(out), "--plot", str(picture), *arguments])
+    assert picture.stat().st_size > 0
+    return [json.loads(line) for line in out.read_text().splitlines()]
+
+
+def value(rows, **words):
+    (found,) = [row["value"] for row in rows if words.items() <= row.items()]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def molecules(folder):
+    return run(qm9.main, folder, "qm9")
+
+
+@pytest.fixture(scope="module")
+def slabs(folder):
+    return run(oc20.main, folder, "oc20")
+
+
+def test_qm9_has_all_networks_sizes_and_targets(molecules):
+    measured = {(row["case"], row["train"], row["target"]) for row in molecules if "seed" in row}
+    assert len(measured) == 3 * 2 * 2
+    errors = {case: value(molecules, case=case, train=80, target="U0") for case in qm9.NETWORKS}
+    gain = 100 * (errors["SchNet"] - errors["FAENet"]) / errors["SchNet"]
+    table = "relative improvement of FAENet over SchNet (%)"
+    assert value(molecules, table=table, case="U0", metric="80 molecules") == pytest.approx(gain, abs=0.06)
+    assert value(molecules, table=table, case="U0", metric="paper, 110000") == 51.5
+
+
+def test_a_finished_run_trains_nothing_again(molecules, folder, monkeypatch):
+    monkeypatch.setattr(qm9, "fit", None)
+    assert run(qm9.main, folder, "qm9") == molecules
+
+
+def test_a_missing_seed_is_trained_again(molecules, folder, tmp_path, monkeypatch):
+    last = max(n for n, row in enumerate(molecules) if "seed" in row)
+    (tmp_path / "qm9.jsonl").write_text("".join(json.dumps(row) + "\n" for row in molecules[: last - 1]))
+    monkeypatch.setattr(qm9, "fit", None)
+    with pytest.raises(TypeError):
+        run(qm9.main, tmp_path, "qm9")
+
+
+def test_targets_have_the_units_of_qm9():
+    methane = qm9.sample()
+    assert len(methane) == 200
+    for atoms in methane[:20]:
+        assert -2e4 < atoms.info["U0"] < -1e3 and atoms.info["U0"] < atoms.info["U"] < atoms.info["H"]
+        assert atoms.info["gap"] == pytest.approx(atoms.info["lumo"] - atoms.info["homo"], abs=0.01)
+
+
+def test_qm9_without_its_package_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install"):
+        qm9.installed_data()
+
+
+def test_the_ablation_has_every_row_of_the_paper(tmp_path):
+    rows = run(ablation.main, tmp_path, "ablation")
+    assert {row["case"] for row in rows if row["metric"] == "throughput" and "seed" in row} == set(ablation.VARIANTS)
+    change = value(rows, case="attention", metric="MAE", table="change relative to the baseline (%)")
+    errors = [value(rows, case=case, metric="MAE", seed=0) for case in ("attention", "FAENet (baseline)")]
+    assert change == pytest.approx(100 * (errors[0] / errors[1] - 1), abs=0.06)
+    assert value(rows, case="attention", metric="MAE, paper") == 25.4
+
+
+def test_variants_of_the_ablation_are_different_networks():
+    settings = [variant.settings for variant in ablation.VARIANTS.values()]
+    assert len(set(settings)) == len(settings) == 12
+
+
+def test_systems_of_oc20_are_held_out_whole(tmp_path):
+    data = tmp_path / "data.extxyz"
+    oc20.ase.io.write(data, oc20.snapshots([oc20.SNAPSHOTS], quick=True))
+    built = experiment.untrained(oc20.NETWORKS["this package"], oc20.data_settings(data, seed=0, epochs=1))
+    train, val = (
+        {part.dataset.info(int(index))["sid"] for index in part.indices}
+        for part in (built.prepared.train, built.prepared.val)
+    )
+    assert train and val and not train & val
+
+
+def test_oc20_energies_are_relative_to_the_relaxed_structure():
+    energies = [atoms.calc.results["energy"] for atoms in oc20.snapshots([oc20.SNAPSHOTS])]
+    assert len(energies) == 340
+    assert sum(energy == 0 for energy in energies) == 17 and max(energies) < 20
+
+
+def test_oc20_compares_with_schnet_and_the_paper(slabs):
+    errors = {case: value(slabs, case=case, metric="force MAE", seed=0) for case in ("SchNet", "this package")}
+    gain = 100 * (1 - errors["this package"] / errors["SchNet"])
+    table = "relative improvement over SchNet (%)"
+    assert value(slabs, table=table, case="this package", metric="force MAE") == pytest.approx(gain, abs=0.06)
+    assert value(slabs, table=table, case="published (2M)", metric="energy MAE") == 68.9
+
+
+def test_data_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match="--data"):
+        oc20.snapshots([tmp_path / "none.extxyz"])
+    with pytest.raises(InputError, match="--co2"):
+        dft.data_sets(tmp_path / "none.extxyz")
+
+
+def test_a_script_ends_with_a_message_for_wrong_input(repository, tmp_path):
+    command = [sys.executable, str(repository / "benchmarks" / "oc20.py"), "--data", str(tmp_path / "none.extxyz")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr.startswith("error:") and "Traceback" not in found.stderr
+
+
+def test_the_pareto_front_takes_errors_of_the_other_benchmarks(molecules, slabs, folder):
+    rows = run(paper_pareto.main, folder, "pareto")
+    table = "OC20, held-out systems"
+    assert value(rows, table=table, case="SchNet", metric="force MAE") == pytest.approx(
+        value(slabs, case="SchNet", metric="force MAE", seed=0), abs=1e-3
+    )
+    marks = {row["case"]: row["value"] for row in rows if row["metric"] == "on the front" and row["table"] == table}
+    assert set(marks.values()) <= {"yes", "no"} and "yes" in marks.values()
+
+
+def test_the_pareto_front():
+    points = [
+        paper_pareto.Point(case="fast", throughput=9.0, error=3.0),
+        paper_pareto.Point(case="dominated", throughput=5.0, error=4.0),
+        paper_pareto.Point(case="accurate", throughput=1.0, error=1.0),
+    ]
+    assert paper_pareto.front(points) == ["fast", "accurate"]
+
+
+def test_pareto_without_rows_names_the_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(paper_pareto, "RESULTS", tmp_path)
+    with pytest.raises(InputError, match="faenet-calc benchmark oc20"):
+        paper_pareto.stored(None, "oc20", None)
+
+
+def test_dft_has_published_errors_with_their_source(tmp_path):
+    rows = run(dft.main, tmp_path, "dft")
+    assert {row["table"] for row in rows} == {"mlearn Si", "acetylacetone 300K", "acetylacetone 600K"}
+    quoted = [row for row in rows if "source" in row]
+    assert len(quoted) == 4 and all("PyXtal_FF" in row["source"] for row in quoted)
+    assert value(rows, table="mlearn Si", case="mean energy, zero forces", metric="force MAE") > 100
