@@ -5,14 +5,19 @@ the frame is rotated back with ``force @ U.T`` (paper Eq. 3-4). A structure has 
 to one; the potential averages over them (paper Eq. 1). Only edge vectors are rotated, never positions or the cell.
 """
 
+import dataclasses
 import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from faenet_calc.errors import InputError
-from faenet_calc.frames import lattice, pair, pca
+from faenet_calc.frames import lattice, open_directions, pair, pca
 from faenet_calc.frames.config import FrameMode, FramesConfig
 from faenet_calc.graphs.graph import AtomGraph
 
@@ -25,11 +30,13 @@ class Frames:
         rotation: [n_frames, 3, 3], axes as columns.
         graph: [n_frames] int64, the structure of each frame, ascending.
         weight: [n_frames], sums to one over the frames of a structure.
+        lattice: Whether all frames belong to lattices: rotations U and -U then have opposite derivatives.
     """
 
     rotation: Tensor
     graph: Tensor
     weight: Tensor
+    lattice: bool = False
 
     @property
     def n_frames(self) -> int:
@@ -38,7 +45,7 @@ class Frames:
 
     def detach(self) -> "Frames":
         """The same frames as constants."""
-        return Frames(rotation=self.rotation.detach(), graph=self.graph, weight=self.weight.detach())
+        return dataclasses.replace(self, rotation=self.rotation.detach(), weight=self.weight.detach())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,7 +132,7 @@ def build_frames(
         graph: The structures.
         config: Kind of frames.
         mode: Number and choice of frames, see :data:`~faenet_calc.frames.config.FrameMode`.
-        vacuum: Thickness (Å) of the empty layer that makes a three-dimensionally periodic structure a slab; the cutoff.
+        vacuum: Thickness (Å) of an empty layer that opens a periodic direction; the cutoff of the edges.
         generator: Random number generator; required for ``stochastic``, whose frames are constants for gradients.
     """
     if mode == "stochastic":
@@ -142,13 +149,14 @@ def build_frames(
     return frames if config.differentiable else frames.detach()
 
 
-def _uniform(rotations: Tensor) -> Frames:
+def _uniform(rotations: Tensor, *, lattice: bool = False) -> Frames:
     """Equally weighted frames from [n_graphs, k, 3, 3]."""
     n_graphs, k = rotations.shape[:2]
     return Frames(
         rotation=rotations.reshape(-1, 3, 3),
         graph=torch.arange(n_graphs, device=rotations.device).repeat_interleave(k),
         weight=rotations.new_full((n_graphs * k,), 1.0 / k),
+        lattice=lattice,
     )
 
 
@@ -163,10 +171,26 @@ def _pca_rotations(graph: AtomGraph, config: FramesConfig, mode: FrameMode) -> T
     return flips[:, :2] if mode == "pair" else flips
 
 
-def _lattice_frames(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) -> Frames:
-    """Lattice frames of cells [n_graphs, 3, 3] in a mode other than ``exact``."""
+def _lattice_frames(cell: Tensor, special: Tensor, bulk: Tensor, mode: FrameMode, proper: bool) -> Frames:
+    """Lattice frames in a mode other than ``exact``.
+
+    Args:
+        cell: [n_graphs, 3, 3] (Å).
+        special: [n_graphs] int64 cell vector singled out.
+        bulk: [n_graphs] bool: no direction is open; the frames are repeated with their axes in cyclic order.
+        mode: Number of frames.
+        proper: Rotations only.
+    """
     axes = lattice.lattice_axes(cell, special, proper=proper)
-    return _uniform(axes[:, None] @ _sign_choices(cell, special, mode, proper))
+    choices = _sign_choices(cell, special, mode, proper)
+    if mode == "one" or not bool(bulk.any()):
+        return _uniform(axes[:, None] @ choices, lattice=True)
+    k = choices.shape[1]
+    turned = (lattice.cyclic_orders().to(cell)[None, :, None] @ choices[:, None]).flatten(1, 2)
+    used = bulk[:, None] | (torch.arange(3 * k, device=cell.device) < k)
+    graph, choice = torch.nonzero(used, as_tuple=True)
+    weight = torch.where(bulk, 1.0 / (3 * k), 1.0 / k).to(cell.dtype)
+    return Frames(rotation=(axes[:, None] @ turned)[graph, choice], graph=graph, weight=weight[graph], lattice=True)
 
 
 def _sign_choices(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) -> Tensor:
@@ -189,56 +213,86 @@ def _sign_choices(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) 
 
 @functools.lru_cache(maxsize=16)  # in simulations the cell is often the same at every step
 def _kept_lattice_frames(
-    cell: bytes, dtype: torch.dtype, special: tuple[int, ...], mode: FrameMode, proper: bool
+    cell: bytes, dtype: torch.dtype, is_open: tuple[tuple[bool, ...], ...], mode: FrameMode, proper: bool
 ) -> Frames:
     """Lattice frames of cells [n_graphs, 3, 3] that are not differentiated."""
     cells = torch.frombuffer(bytearray(cell), dtype=dtype).reshape(-1, 3, 3)
-    return _lattice_frames(cells, torch.tensor(special), mode, proper)
+    return _lattice_frames(cells, *_special_vectors(is_open, cells.device), mode, proper)
+
+
+def _special_vectors(is_open: Sequence[Sequence[bool]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The cell vectors singled out [n_graphs] int64, and which structures are bulk [n_graphs] bool."""
+    opened = torch.tensor(is_open, dtype=torch.bool, device=device).reshape(-1, 3)
+    bulk = ~opened.any(dim=1)
+    return torch.where(bulk, 2, opened.long().argmax(dim=1)), bulk
 
 
 def _natural_frames(graph: AtomGraph, config: FramesConfig, mode: FrameMode, vacuum: float) -> Frames:
-    """Lattice frames where two or three directions are periodic, weighted pair frames elsewhere."""
-    n_periodic = graph.pbc.sum(dim=1)
-    if bool((n_periodic >= 2).all()) and mode != "exact":
-        special, _ = lattice.special_vectors(graph, vacuum)
+    """Lattice frames of bulk crystals and slabs, weighted pair frames of wires and molecules."""
+    opened = open_directions.openness(graph, vacuum)
+    is_open = opened > 0.5
+    if mode != "exact" and is_open.sum(axis=1).max(initial=0) <= 1 and open_directions.is_decided(opened).all():
+        masks = tuple(tuple(row) for row in is_open.tolist())
         if graph.cell.requires_grad or graph.cell.device.type != "cpu":
-            return _lattice_frames(graph.cell, special, mode, config.proper)
-        cell = graph.cell.numpy().tobytes()
-        return _kept_lattice_frames(cell, graph.cell.dtype, tuple(special.tolist()), mode, config.proper)
-    rotations, weights = [], []
-    for member, directions in zip(graph.split(), n_periodic.tolist(), strict=True):
-        rotation, weight = _frames_of_one(member, directions, config, mode, vacuum)
-        rotations.append(rotation)
-        weights.append(weight)
-    counts = torch.tensor([len(weight) for weight in weights], device=graph.positions.device)
+            return _lattice_frames(graph.cell, *_special_vectors(masks, graph.cell.device), mode, config.proper)
+        return _kept_lattice_frames(graph.cell.numpy().tobytes(), graph.cell.dtype, masks, mode, config.proper)
+    found = [
+        _frames_of_one(member, row, config, mode, vacuum) for member, row in zip(graph.split(), opened, strict=True)
+    ]
+    counts = torch.tensor([one.n_frames for one in found], device=graph.positions.device)
     index = torch.arange(graph.n_graphs, device=graph.positions.device)
-    return Frames(rotation=torch.cat(rotations), graph=index.repeat_interleave(counts), weight=torch.cat(weights))
+    return Frames(
+        rotation=torch.cat([one.rotation for one in found]),
+        graph=index.repeat_interleave(counts),
+        weight=torch.cat([one.weight for one in found]),
+        lattice=all(one.lattice for one in found),
+    )
 
 
 def _frames_of_one(
-    member: AtomGraph, n_periodic: int, config: FramesConfig, mode: FrameMode, vacuum: float
-) -> tuple[Tensor, Tensor]:
-    """Rotations [k, 3, 3] and weights [k] of a graph of one structure."""
-    if n_periodic >= 2:
-        special, slab = lattice.special_vectors(member, vacuum)
+    member: AtomGraph, opened: NDArray[np.float64], config: FramesConfig, mode: FrameMode, vacuum: float
+) -> Frames:
+    """Frames of a graph of one structure; those of all descriptions if a direction is neither closed nor open."""
+    decided = open_directions.is_decided(opened)
+    if decided.all():
+        return _described_frames(member, tuple((opened > 0.5).tolist()), config, mode)
+    share = open_directions.differentiable_openness(member, vacuum)
+    parts = []
+    for is_open in itertools.product(
+        *([bool(x > 0.5)] if sure else [False, True] for x, sure in zip(opened, decided, strict=True))
+    ):
+        mixed = [share[d] if is_open[d] else 1 - share[d] for d in np.flatnonzero(~decided)]
+        part = _described_frames(member, is_open, config, mode)
+        parts.append(dataclasses.replace(part, weight=part.weight * torch.stack(mixed).prod()))
+    return Frames(
+        rotation=torch.cat([part.rotation for part in parts]),
+        graph=torch.cat([part.graph for part in parts]),
+        weight=torch.cat([part.weight for part in parts]),
+        lattice=all(part.lattice for part in parts),
+    )
+
+
+def _described_frames(member: AtomGraph, is_open: tuple[bool, ...], config: FramesConfig, mode: FrameMode) -> Frames:
+    """Frames of a graph of one structure with these open directions."""
+    if sum(is_open) <= 1:
+        special, bulk = _special_vectors([is_open], member.cell.device)
         if mode != "exact":
-            found = _lattice_frames(member.cell, special, mode, config.proper)
-            return found.rotation, found.weight
+            return _lattice_frames(member.cell, special, bulk, mode, config.proper)
         axes = lattice.lattice_axes(member.cell, special, proper=config.proper)
-        group = (lattice.slab_group if bool(slab[0]) else lattice.icosahedral_group)(config.proper)
-        return axes @ group.to(axes), axes.new_full((len(group),), 1.0 / len(group))
-    if n_periodic == 1:
-        axis = member.cell[0][member.pbc[0]][0]
-        rotation, weight = pair.wire_frames(member.positions, axis)
+        group = (lattice.icosahedral_group if bool(bulk) else lattice.slab_group)(config.proper)
+        return _uniform((axes @ group.to(axes))[None], lattice=True)
+    positions = open_directions.unwrapped(member, is_open)
+    if sum(is_open) == 2:
+        rotation, weight = pair.wire_frames(positions, member.cell[0, is_open.index(False)])
     else:
-        rotation, weight = pair.molecule_frames(member.positions)
+        rotation, weight = pair.molecule_frames(positions)
     if config.proper:
         right_handed = torch.linalg.det(rotation.detach()) > 0
         rotation, weight = rotation[right_handed], weight[right_handed] / weight[right_handed].sum()
     if mode == "one":
         best = int(weight.detach().argmax())
-        return rotation[best : best + 1], torch.ones_like(weight[:1])
-    return rotation, weight
+        rotation, weight = rotation[best : best + 1], torch.ones_like(weight[:1])
+    return Frames(rotation=rotation, graph=weight.new_zeros(len(weight), dtype=torch.long), weight=weight)
 
 
 def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, generator: torch.Generator) -> Frames:
@@ -260,13 +314,11 @@ def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, genera
         picked = torch.randint(choices.shape[1], (graph.n_graphs,), generator=generator).to(like.device)
         rows = torch.arange(graph.n_graphs, device=like.device)
         return _uniform(choices[rows, picked][:, None])
-    rotations = [_random_natural(member, int(member.pbc.sum()), config, vacuum, generator) for member in graph.split()]
+    rotations = [_random_natural(member, config, vacuum, generator) for member in graph.split()]
     return _uniform(torch.stack(rotations)[:, None])
 
 
-def _random_natural(
-    member: AtomGraph, n_periodic: int, config: FramesConfig, vacuum: float, generator: torch.Generator
-) -> Tensor:
+def _random_natural(member: AtomGraph, config: FramesConfig, vacuum: float, generator: torch.Generator) -> Tensor:
     """[3, 3] a random frame for training.
 
     Bulk: the lattice frame with any rotation. Slabs: the lattice frame with a rotation about the normal, or any
@@ -278,14 +330,15 @@ def _random_natural(
         return (rotation @ lattice.random_flip(generator, config.proper)).to(member.positions)
 
     free = float(torch.rand(1, generator=generator))
-    if n_periodic < 2:
+    is_open = tuple((open_directions.openness(member, vacuum)[0] > 0.5).tolist())
+    if sum(is_open) > 1:
         if free < config.free_orientation:
             return turned(lattice.random_rotation(generator))
-        rotation, weight = _frames_of_one(member, n_periodic, config, "all", vacuum)
-        return rotation[int(torch.multinomial(weight.cpu().double(), 1, generator=generator))]
-    special, slab = lattice.special_vectors(member, vacuum)
+        frames = _described_frames(member, is_open, config, "all")
+        return frames.rotation[int(torch.multinomial(frames.weight.cpu().double(), 1, generator=generator))]
+    special, bulk = _special_vectors([is_open], member.cell.device)
     axes = lattice.lattice_axes(member.cell, special, proper=config.proper)[0]
-    if not bool(slab[0]):
+    if bool(bulk):
         return axes @ turned(lattice.random_rotation(generator))
     if free < config.free_orientation_slabs:
         return turned(lattice.random_rotation(generator))

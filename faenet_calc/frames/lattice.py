@@ -5,25 +5,15 @@ it, e1 points along the first of them, e2 lies in their plane, and e3 is perpend
 normal) on the side of the vector singled out. The axes do not change when atoms move, are wrapped or replicated, there
 is no eigenvalue crossing, and the axes of a reflected structure are the reflected axes.
 
-Which cell vector is singled out depends on where the structure has vacuum, not on the order of the cell vectors:
+Which cell vector is singled out depends on the open directions of the structure (see ``open_directions``), not on the
+order of the cell vectors: the open one of a slab, c in bulk crystals. With vacuum along a, b or c and any periodicity
+flags, a slab therefore has the same frames. In mode ``all`` the set of frames also stays the same if cell vectors
+change sign (left-handed cells included), if the cell is repeated, and if the vector along the vacuum is sheared. Not
+covered are swapped or otherwise combined in-plane vectors and other cells of a bulk crystal; mode ``exact`` makes those
+differences small.
 
-| periodic directions | vacuum along | vector singled out |
-|---|---|---|
-| two | | the non-periodic one |
-| three | one cell vector (slab) | that one |
-| three | two cell vectors (wire) | the third |
-| three | none (bulk) or all three (molecule in a box) | c |
-
-A direction has vacuum if an empty layer between two planes of atoms is at least as thick as the cutoff, so that no
-message crosses it. With vacuum along a, b or c and any periodicity flags, a slab therefore has the same frames. In mode
-``all`` the set of frames also stays the same if cell vectors change sign (left-handed cells included), if the cell is
-repeated, and if the vector along the vacuum is sheared. Not covered are swapped or otherwise combined in-plane vectors
-and other cells of a bulk crystal; mode ``exact`` makes those differences small.
-
-The decision is the only place where atomic positions matter. It never changes the frames of structures whose vacuum
-lies along c. Where it lies along a or b of a three-dimensionally periodic cell, the energy would jump if an atom
-entered the gap and left less than the cutoff on both sides; use a gap of twice the cutoff, put the vacuum along c or
-declare that direction non-periodic, which removes the dependence altogether.
+In bulk crystals no axis is special. Except in mode ``one``, every frame is therefore repeated with its axes in cyclic
+order: the three directions of a cubic cell are equivalent, and cubic crystals stay cubic.
 """
 
 import functools
@@ -33,15 +23,13 @@ import math
 import torch
 from torch import Tensor
 
-from faenet_calc.graphs.graph import AtomGraph
-
 
 def lattice_axes(cell: Tensor, special: Tensor, *, proper: bool = False) -> Tensor:
     """Axes of lattices with at least two periodic directions.
 
     Args:
         cell: [n_graphs, 3, 3] (Å), rows are lattice vectors.
-        special: [n_graphs] int64, the cell vector singled out by :func:`special_vectors`.
+        special: [n_graphs] int64, the cell vector singled out.
         proper: Right-handed axes. Otherwise e3 points to the side of the special vector, so that the axes of a
             left-handed cell are left-handed and a reflected structure has the reflected axes. A cell without that
             vector has right-handed axes.
@@ -73,58 +61,19 @@ def _height(cell: Tensor, special: Tensor, normal: Tensor) -> Tensor:
     return torch.linalg.vecdot(cell[rows, special], normal).detach()
 
 
-def special_vectors(graph: AtomGraph, vacuum: float) -> tuple[Tensor, Tensor]:
-    """The cell vector that differs from the other two in having vacuum, see the table above.
-
-    Args:
-        graph: Structures with two or three periodic directions; the result is meaningless for others.
-        vacuum: Thickness (Å) of an empty layer that counts as vacuum.
-
-    Returns:
-        Index of the cell vector, [n_graphs] int64, and whether the structure is a slab, [n_graphs] bool.
-    """
-    non_periodic = torch.argmin(graph.pbc.long(), dim=1)
-    three = graph.pbc.all(dim=1)
-    if not bool(three.any()):
-        return non_periodic, ~three
-    has_vacuum = empty_layers(graph) >= vacuum
-    count = has_vacuum.sum(dim=1)
-    different = torch.where(count[:, None] == 1, has_vacuum, ~has_vacuum).long().argmax(dim=1)
-    special = torch.where((count == 1) | (count == 2), different, 2)
-    return torch.where(three, special, non_periodic), ~three | (count == 1)
-
-
-@torch.no_grad()
-def empty_layers(graph: AtomGraph) -> Tensor:
-    """Thickest layer without atoms between planes spanned by two cell vectors.
-
-    Computed from fractional coordinates modulo one: independent of the periodic image and the order of atoms.
-
-    Returns:
-        [n_graphs, 3] (Å), the gap along each cell vector, measured perpendicular to the other two; meaningless for
-        structures that are not periodic in three directions.
-    """
-    unit = torch.eye(3).to(graph.cell)
-    inverse = torch.linalg.inv(torch.where(graph.pbc.all(dim=1)[:, None, None], graph.cell, unit))
-    fraction = torch.einsum("ai,aij->aj", graph.positions, inverse[graph.graph_of_atom]) % 1.0
-    ordered, order = torch.sort(fraction, dim=0)
-    by_graph = torch.argsort(graph.graph_of_atom[order], dim=0, stable=True)
-    ordered = torch.gather(ordered, 0, by_graph)
-    counts = graph.atoms_per_graph
-    end = torch.cumsum(counts, 0)[counts > 0]
-    following = torch.roll(ordered, -1, dims=0)
-    following[end - 1] = ordered[end - counts[counts > 0]] + 1.0
-    column = graph.graph_of_atom[:, None].expand(-1, 3)
-    widest = fraction.new_zeros(graph.n_graphs, 3).scatter_reduce(0, column, following - ordered, "amax")
-    return widest / torch.linalg.vector_norm(inverse, dim=1)
-
-
 @functools.lru_cache(maxsize=8)
 def sign_flips(proper: bool) -> Tensor:
     """[8 or 4, 3, 3] diagonal sign matrices, those with determinant +1 only if ``proper``; float64 on the CPU."""
     signs = torch.tensor(list(itertools.product([1.0, -1.0], repeat=3)), dtype=torch.float64)
     kept = signs[signs.prod(dim=1) > 0] if proper else signs
     return torch.diag_embed(kept)
+
+
+@functools.lru_cache(maxsize=1)
+def cyclic_orders() -> Tensor:
+    """[3, 3, 3] rotations that exchange the axes in cyclic order, the identity first; float64 on the CPU."""
+    turn = torch.tensor([[0.0, 0, 1], [1, 0, 0], [0, 1, 0]], dtype=torch.float64)
+    return torch.stack([torch.eye(3, dtype=torch.float64), turn, turn @ turn])
 
 
 @functools.lru_cache(maxsize=8)
@@ -145,7 +94,6 @@ def icosahedral_group(proper: bool) -> Tensor:
     Generated from the sign flips, the three-fold rotation about (1, 1, 1) and a five-fold rotation about a vertex.
     """
     golden = (1 + math.sqrt(5)) / 2
-    cyclic = torch.tensor([[0.0, 0, 1], [1, 0, 0], [0, 1, 0]], dtype=torch.float64)
     axis = torch.tensor([0.0, 1.0, golden], dtype=torch.float64)
     axis = axis / torch.linalg.vector_norm(axis)
     cross = torch.tensor([[0, -axis[2], axis[1]], [axis[2], 0, -axis[0]], [-axis[1], axis[0], 0]], dtype=torch.float64)
@@ -154,7 +102,7 @@ def icosahedral_group(proper: bool) -> Tensor:
     elements = list(sign_flips(proper))
     frontier = elements
     while frontier:
-        products = [g @ generator for g in frontier for generator in (cyclic, five)]
+        products = [g @ generator for g in frontier for generator in (cyclic_orders()[1], five)]
         frontier = []
         for product in products:
             if not any(torch.allclose(product, known, atol=1e-9) for known in elements):

@@ -238,7 +238,7 @@ def _run_engine(
         "features": request.features,
     }
     # Frames U and -U of a lattice move together; those of a molecule may belong to different pairs of atoms.
-    on_lattice = not geometry.frames.rotation.requires_grad or bool((graph.pbc.sum(dim=1) >= 2).all())
+    on_lattice = not geometry.frames.rotation.requires_grad or geometry.frames.lattice
     vectors, weights = geometry.vectors.detach(), None
     if geometry.contacts is not None:
         vectors.requires_grad_(request.gradient)

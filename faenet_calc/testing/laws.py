@@ -187,15 +187,19 @@ def batch_deviation(potential: Potential, many: Sequence[Atoms], *, frames: Fram
 
 
 def separation_deviation(
-    potential: Potential, first: Atoms, second: Atoms, *, box: float = 40.0, distance: float = 15.0
+    potential: Potential, first: Atoms, second: Atoms, *, cell: float = 3.8, box: float = 40.0, distance: float = 15.0
 ) -> Deviation:
-    """Two molecules far apart in one periodic box against the sum of each alone in that box."""
+    """Two layers of molecules far apart in one cell against the sum of each alone in that cell.
+
+    The molecules of a layer are close enough to their images for the structure to be periodic in the plane: all three
+    structures have the frames of the same lattice. Isolated molecules have frames of their own.
+    """
     alone = []
     for atoms, shift in ((first, 0.0), (second, distance)):
         placed = atoms.copy()
-        placed.set_cell([box] * 3)
+        placed.set_cell([cell, cell, box])
         placed.pbc = True
-        placed.positions += np.array([10.0 + shift, 10.0, 10.0]) - placed.positions.mean(axis=0)
+        placed.positions += np.array([0.0, 0.0, 10.0 + shift]) - placed.positions.mean(axis=0)
         alone.append(placed)
     energies, forces = zip(*(energy_and_forces(potential, atoms, "auto") for atoms in alone), strict=True)
     energy, both = energy_and_forces(potential, alone[0] + alone[1], "auto")

@@ -38,13 +38,13 @@ def test_graph_norm_is_taken_per_structure(paper_network):
     assert laws.batch_deviation(paper_network, [STRUCTURES["NH3"], STRUCTURES["hcp Ru"]]).energy_per_atom < 1e-9
 
 
-def test_separated_molecules_add_up(modern):
+def test_separated_layers_add_up(modern):
     found = laws.separation_deviation(modern, molecule("H2O"), molecule("CH3OH"))
     assert found.energy_per_atom <= 1e-9
     assert found.forces <= 1e-8
 
 
-def test_separated_molecules_do_not_add_up_with_paper_frames(paper_frames):
+def test_separated_layers_do_not_add_up_with_paper_frames(paper_frames):
     assert laws.separation_deviation(paper_frames, molecule("H2O"), molecule("CH3OH")).energy_per_atom > 1e-7
 
 

@@ -6,7 +6,7 @@ from ase.build import bulk, fcc111, molecule
 from ase.cluster import Icosahedron, Octahedron
 
 from faenet_calc.errors import InputError
-from faenet_calc.frames import lattice, pair
+from faenet_calc.frames import lattice, open_directions, pair
 from faenet_calc.frames.config import FramesConfig
 from faenet_calc.frames.frames import build_frames, copy_into_frames, into_frame, out_of_frame
 from faenet_calc.graphs.convert import to_batch
@@ -65,7 +65,24 @@ def test_number_of_lattice_frames():
     slab, crystal = MIXED[0], MIXED[2]
     modes = ("one", "pair", "all", "exact")
     assert [frames_of([slab], mode).n_frames for mode in modes] == [1, 2, 8, 40]
-    assert [frames_of([crystal], mode).n_frames for mode in modes] == [1, 2, 8, 120]
+    assert [frames_of([crystal], mode).n_frames for mode in modes] == [1, 6, 24, 120]
+
+
+def test_a_batch_has_the_frames_of_its_structures():
+    slab, crystal, molecule_ = MIXED[0], MIXED[2], MIXED[1]
+    for structures in ([slab, crystal, slab], [crystal, molecule_, slab]):
+        together = frames_of(structures, "pair")
+        for index, structure in enumerate(structures):
+            alone = frames_of([structure], "pair")
+            assert torch.equal(together.rotation[together.graph == index], alone.rotation)
+            assert torch.equal(together.weight[together.graph == index], alone.weight)
+
+
+def test_frames_of_bulk_crystals_do_not_depend_on_the_cyclic_order_of_the_axes_of_a_cube():
+    axes = frames_of([bulk("Cu", cubic=True)], "pair").rotation
+    turned = lattice.cyclic_orders()[1] @ axes
+    distance = torch.cdist(axes.reshape(-1, 9), turned.reshape(-1, 9))
+    assert float(distance.min(dim=1).values.max()) < 1e-12
 
 
 MIRROR, INVERSE = torch.tensor([1.0, 1.0, -1.0]), torch.tensor([-1.0, -1.0, -1.0])
@@ -121,9 +138,11 @@ def test_reflected_cells_have_reflected_axes():
         assert float(torch.linalg.det(proper)) > 0 > float(torch.linalg.det(other))
 
 
-def special(atoms):
-    index, slab = lattice.special_vectors(graph_of([atoms]), 5.0)
-    return int(index[0]), bool(slab[0])
+def open_along(atoms):
+    """The open directions of a structure, and how open the least decided one is."""
+    opened = open_directions.openness(graph_of([atoms]), 5.0)[0]
+    assert open_directions.is_decided(opened).all()
+    return tuple(np.flatnonzero(opened > 0.5).tolist())
 
 
 def relabelled(atoms, order, pbc=None):
@@ -146,33 +165,81 @@ def test_the_vacuum_of_a_slab_is_found_along_any_axis_and_in_any_image(order, sh
     moved = LAYER.copy()
     moved.positions[:, 2] += shift
     moved.wrap()
-    assert special(relabelled(moved, order)) == (order.index(2), True)
+    assert open_along(relabelled(moved, order)) == (order.index(2),)
 
 
 @pytest.mark.parametrize("order", CYCLIC)
-def test_a_wire_in_a_box_is_singled_out_along_its_axis(order):
-    assert special(relabelled(CHAIN, order)) == (order.index(2), False)
+def test_a_wire_in_a_box_is_open_across_its_axis(order):
+    assert open_along(relabelled(CHAIN, order)) == tuple(sorted({0, 1, 2} - {order.index(2)}))
 
 
 @pytest.mark.parametrize("pbc", [(False, True, True), (True, False, True), (True, True, False)])
 def test_a_non_periodic_direction_is_the_normal(pbc):
     atoms = bulk("Cu", cubic=True) * (2, 2, 2)
     atoms.pbc = pbc
-    assert special(atoms) == (pbc.index(False), True)
-
-
-def test_bulk_and_molecules_in_boxes_have_the_frame_of_the_first_two_vectors():
-    boxed = molecule("CH3OH", cell=[12, 13, 14], pbc=True)
-    assert special(bulk("Cu", cubic=True)) == special(boxed) == (2, False)
+    assert open_along(atoms) == (pbc.index(False),)
 
 
 def test_each_structure_of_a_batch_has_its_own_vacuum():
-    structures = [relabelled(LAYER, order) for order in CYCLIC] + [bulk("Cu"), MIXED[0]]
-    index, slab = lattice.special_vectors(graph_of(structures), 5.0)
-    assert index.tolist() == [2, 1, 0, 2, 2]
-    assert slab.tolist() == [True, True, True, False, True]
-    gaps = lattice.empty_layers(graph_of(structures))
-    assert gaps[:3].max(dim=1).values.tolist() == pytest.approx([16.0] * 3)
+    structures = [relabelled(LAYER, order) for order in CYCLIC] + [bulk("Cu"), MIXED[0], Atoms("H")]
+    opened = open_directions.openness(graph_of(structures), 5.0) > 0.5
+    assert opened.tolist() == [[d in row for d in range(3)] for row in ((2,), (1,), (0,), (), (2,), (0, 1, 2))]
+    gaps = open_directions.empty_layers(graph_of(structures))
+    assert gaps[:3].max(axis=1).tolist() == pytest.approx([16.0] * 3)
+    assert np.isinf(gaps[5]).all()
+
+
+TILTED = [[13.0, 0, 0], [3, 14, 0], [-2, 1, 15]]
+
+
+@pytest.mark.parametrize("pbc", [(True, True, True), (False, True, True), (True, False, False)])
+@pytest.mark.parametrize("name", ["H2O", "CH3OH", "C6H6"])
+def test_a_molecule_in_a_box_has_the_frames_of_the_free_one(name, pbc):
+    free, boxed = molecule(name), molecule(name, cell=TILTED, pbc=pbc)
+    boxed.positions += [11.0, -7.3, 4.4]  # across the borders of the cell
+    boxed.wrap()
+    there, here = frames_of([boxed]), frames_of([free])
+    assert torch.allclose(there.weight, here.weight, atol=1e-12)
+    assert torch.allclose(there.rotation, here.rotation, atol=1e-9)
+    crowded = molecule(name, cell=[14, 14, 4 + np.ptp(free.positions[:, 2])], pbc=True)
+    assert not torch.allclose(frames_of([crowded]).rotation[:2], here.rotation[:2], atol=1e-3)
+
+
+def test_a_wire_in_a_box_has_the_frames_of_the_free_one():
+    free = CHAIN.copy()
+    free.pbc = (False, False, True)
+    for one, other in zip(vars(frames_of([free])).values(), vars(frames_of([CHAIN])).values(), strict=True):
+        assert np.allclose(one, other)
+
+
+def test_frames_change_smoothly_when_a_gap_opens():
+    """The derivative of the weights is that of finite differences; at both ends one description has all the weight."""
+    body = molecule("CH3OH")
+    thickness = np.ptp(body.positions[:, 2])
+
+    def open_share(gap, shift=0.0):
+        atoms = body.copy()
+        atoms.set_cell([14, 14, thickness + gap])
+        atoms.pbc = True
+        atoms.positions[np.argmax(atoms.positions[:, 2]), 2] += shift
+        graph = graph_of([atoms])
+        leaf = graph.replace(positions=graph.positions.requires_grad_())
+        return open_directions.differentiable_openness(leaf, 5.0)[2], leaf.positions
+
+    assert open_share(3.99)[0].item() == 0.0 and open_share(5.01)[0].item() == 1.0
+    for gap in (4.1, 4.5, 4.95):
+        value, positions = open_share(gap)
+        (gradient,) = torch.autograd.grad(value, positions)
+        expected = (open_share(gap, 1e-5)[0].item() - open_share(gap, -1e-5)[0].item()) / 2e-5
+        assert 0 < value.item() < 1
+        assert float(gradient.sum(dim=0).abs().max()) < 1e-12
+        assert float(gradient[int(np.argmax(body.positions[:, 2])), 2]) == pytest.approx(expected, abs=1e-6)
+        closed, blended = (
+            frames_of([Atoms(body.symbols, body.positions, cell=[14, 14, thickness + height], pbc=True)])
+            for height in (3.9, gap)
+        )
+        assert float(blended.weight[: closed.n_frames].sum()) == pytest.approx(1 - value.item())
+        assert float(blended.weight.sum()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("signs", [(1, 1, -1), (-1, 1, 1), (1, -1, -1), (-1, -1, -1)])
