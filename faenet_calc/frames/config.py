@@ -24,12 +24,12 @@ exact gradient. Besides that,
   slabs and small for bulk;
 - ``stochastic`` (1 random frame) is for training.
 
-In bulk crystals, ``pair`` and ``all`` also average over the cyclic orders of the axes (6 and 24 frames), which makes the
-three directions of a cubic cell equivalent.
+In bulk crystals, ``pair`` and ``all`` also average over the cyclic orders of the axes (6 and 24 frames), which makes
+the three directions of a cubic cell equivalent.
 
 Molecules and wires, free or surrounded by vacuum in a box, have weighted pair frames, which are exact and smooth only
-as a whole: ``pair`` and ``exact`` are the same as ``all`` for them, and ``one`` takes the frame of largest weight, whose
-energy may jump."""
+as a whole: ``pair`` and ``exact`` are the same as ``all`` for them, and ``one`` takes the frame of largest weight,
+whose energy may jump."""
 
 
 _EXACT_UNDER: dict[FrameMode, str] = {
