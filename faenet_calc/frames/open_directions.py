@@ -84,7 +84,7 @@ def differentiable_openness(member: AtomGraph, vacuum: float) -> Tensor:
     return torch.stack(values)
 
 
-def unwrapped(member: AtomGraph, is_open: tuple[bool, bool, bool]) -> Tensor:
+def unwrapped(member: AtomGraph, is_open: tuple[bool, ...]) -> Tensor:
     """[n_atoms, 3] (Å) positions of one structure in one piece across its open periodic directions.
 
     Every atom is moved by whole cell vectors, such that the thickest empty layer lies outside.
