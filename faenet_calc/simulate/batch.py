@@ -2,16 +2,21 @@
 
 Every structure runs through the code of :func:`~faenet_calc.simulate.relax.relax` or
 :func:`~faenet_calc.simulate.md.run_md`, with all optimizers, safeguards, constraints, trajectories and stop conditions.
-Only the predictions are shared: they are computed in batches for all structures (see ``lockstep``).
+Only the predictions are shared: they are computed in batches for all structures (see ``lockstep``). With several torch
+threads on a CPU, structures form one group per thread: the predictions of one group are computed while the optimizers
+of another one run, which uses the threads better than one large batch divided among them.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from ase import Atoms
 
 from faenet_calc.calculator import FAENetCalculator, Predictor
@@ -27,6 +32,7 @@ from faenet_calc.simulate.relax import RelaxResult, relax
 
 BatchSize = int | Literal["auto"]
 _Request = tuple[Predictor, tuple[AtomGraph, ...], frozenset[str]]
+_LEAST_IN_GROUP = 4  # structures: smaller groups have more overhead per structure than they gain
 
 
 def relax_batch(
@@ -163,12 +169,8 @@ class _Shared:
             raise InputError(f"{batch_size=}, expected 'auto' or a number of structures of at least 1")
         self._template = calculator
         self._predictors: dict[str, Predictor] = {"auto": calculator.predictor}
-        self._lockstep: Lockstep[_Request, Prediction] = Lockstep(
-            self._answer,
-            cost=lambda request: float(request[0].memory_of(request[1])),
-            capacity=float(calculator.predictor.memory_bytes) if batch_size == "auto" else float("inf"),
-            max_active=None if batch_size == "auto" else batch_size,
-        )
+        self._batch_size = batch_size
+        self._lockstep: Lockstep[_Request, Prediction] | None = None
 
     def calculator(self, frames: Literal["auto", "one"] = "auto") -> FAENetCalculator:
         """A calculator for one simulation: the settings of the given one, its own neighbor lists and results."""
@@ -182,6 +184,7 @@ class _Shared:
 
     def ask(self, request: _Request) -> Prediction:
         """Suspend the calling simulation until its request is answered."""
+        assert self._lockstep is not None, "asked outside run"
         return self._lockstep.ask(request)
 
     def run(
@@ -195,13 +198,42 @@ class _Shared:
     ) -> list[Any]:
         """Run ``function(index)`` for every structure in lockstep."""
         results: list[Any] = [None] * n_structures
-        with progress_bar(shown=progress, total=n_structures, unit="structure", desc=description) as bar:
+        with (
+            self._lockstep_of(n_structures),
+            progress_bar(shown=progress, total=n_structures, unit="structure", desc=description) as bar,
+        ):
+            assert self._lockstep is not None
             for index, result in self._lockstep.run(partial(function, index) for index in range(n_structures)):
                 results[index] = result
                 if on_result is not None:
                     on_result(index, result)
                 bar.update()
         return results
+
+    @contextmanager
+    def _lockstep_of(self, n_structures: int) -> Iterator[None]:
+        """The lockstep of a run, with a group of simulations for every thread that torch may use."""
+        predictor, auto, threads = self._template.predictor, self._batch_size == "auto", torch.get_num_threads()
+        most = n_structures if self._batch_size == "auto" else min(n_structures, self._batch_size)
+        n_groups = max(1, min(threads, most // _LEAST_IN_GROUP))
+        if predictor.committee.members[0].device.type != "cpu" or "stochastic" in predictor.modes:
+            n_groups = 1  # a device computes one batch at a time; random frames are drawn in a fixed order
+        # The pool divides the threads of torch. The number is set per thread, but new threads inherit the last one set.
+        pool = ThreadPoolExecutor(n_groups, initializer=torch.set_num_threads, initargs=(max(1, threads // n_groups),))
+        with pool:  # its end waits for predictions that are still computed after an interruption
+            self._lockstep = Lockstep(
+                self._answer,
+                cost=lambda request: float(request[0].memory_of(request[1])),
+                capacity=float(predictor.memory_bytes) if auto else float("inf"),
+                max_active=None if self._batch_size == "auto" else self._batch_size,
+                n_groups=n_groups,
+                executor=pool if n_groups > 1 else None,
+            )
+            try:
+                yield
+            finally:
+                if n_groups > 1:
+                    torch.set_num_threads(threads)
 
     def _answer(self, requests: Sequence[_Request]) -> list[Prediction | Exception]:
         """Predict all structures that wait, in as few batches as their properties and the memory budget allow."""

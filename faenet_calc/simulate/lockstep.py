@@ -1,14 +1,20 @@
 """Many simulations in lockstep: each is ordinary sequential code, and all of them share one model call per step.
 
 A simulation (a relaxation, a molecular dynamics run) runs in its own greenlet. Where it needs a prediction it calls
-:meth:`Lockstep.ask`, which suspends it. As soon as every active simulation waits for a prediction, all requests are
-answered together and the simulations continue. Finished simulations leave, waiting ones enter. Because every
-simulation runs the same code as it would alone, it takes the same steps and ends at the same structure.
+:meth:`Lockstep.ask`, which suspends it. As soon as every active simulation of a group waits for a prediction, all
+requests of the group are answered together and its simulations continue. Finished simulations leave, waiting ones
+enter. Because every simulation runs the same code as it would alone, it takes the same steps and ends at the same
+structure.
+
+Several groups keep several processor cores busy: while the requests of one group are answered in a thread, the
+simulations of another advance. All simulations run in the thread of the caller. Which simulations form a group does
+not depend on timing, so that results are reproducible.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -34,6 +40,21 @@ class _Simulation(Generic[Request]):
     cost: float
 
 
+@dataclass(eq=False)
+class _Group(Generic[Request, Answer]):
+    """Simulations whose requests are answered together.
+
+    Attributes:
+        waiting: Functions that have not been started.
+        active: Simulations that wait for an answer.
+        answers: The answers of the active simulations, while they are computed.
+    """
+
+    waiting: deque[tuple[int, Callable[[], Any]]]
+    active: list[_Simulation[Request]] = field(default_factory=list)
+    answers: "Future[Sequence[Answer | Exception]] | None" = None
+
+
 class Lockstep(Generic[Request, Answer]):
     """Runs functions concurrently in one thread and answers their requests together.
 
@@ -41,8 +62,10 @@ class Lockstep(Generic[Request, Answer]):
         answer: Answers a list of requests. An exception in place of an answer is raised in the simulation that asked.
         cost: Share of the capacity that one request takes, e.g. its memory in bytes.
         capacity: Simulations are active at the same time as long as their costs add up to at most this; always at least
-            one.
+            one per group.
         max_active: Upper limit on the number of active simulations.
+        n_groups: Number of groups; more than one needs an ``executor``.
+        executor: Runs ``answer``; None runs it in the thread of the caller.
     """
 
     def __init__(
@@ -52,9 +75,13 @@ class Lockstep(Generic[Request, Answer]):
         cost: Callable[[Request], float] = lambda request: 0.0,
         capacity: float = float("inf"),
         max_active: int | None = None,
+        n_groups: int = 1,
+        executor: Executor | None = None,
     ) -> None:
         self._answer, self._cost = answer, cost
-        self._capacity, self._max_active = capacity, max_active
+        self._n_groups, self._executor = n_groups, executor
+        self._capacity = capacity / n_groups
+        self._max_active = None if max_active is None else max(1, max_active // n_groups)
         self._hub: greenlet | None = None
 
     def ask(self, request: Request) -> Answer:
@@ -77,23 +104,38 @@ class Lockstep(Generic[Request, Answer]):
         other return their exception.
         """
         self._hub = getcurrent()
-        waiting, active = deque(enumerate(functions)), list[_Simulation[Request]]()
-        answered = deque[tuple[_Simulation[Request], Answer | Exception]]()
+        tasks, n = list(enumerate(functions)), self._n_groups
+        groups = [_Group[Request, Answer](deque(tasks[first::n])) for first in range(n)]
+        suspended = set[greenlet]()
         try:
-            while waiting or active:
-                while waiting and self._has_room(active):
-                    index, function = waiting.popleft()
-                    yield from self._advance(active, index, greenlet(function))
-                answers = self._answer([simulation.request for simulation in active]) if active else []
-                answered.extend(zip(active, answers, strict=True))
-                active = []
-                while answered:
-                    simulation, answer = answered.popleft()
-                    yield from self._advance(active, simulation.index, simulation.greenlet, answer)
+            for group in groups:
+                yield from self._start(group, suspended)
+            while running := {group.answers: group for group in groups if group.answers is not None}:
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for answers in [one for one in running if one in finished]:
+                    group = running[answers]
+                    answered, group.active, group.answers = group.active, [], None
+                    for simulation, answer in zip(answered, answers.result(), strict=True):
+                        yield from self._advance(group, suspended, simulation.index, simulation.greenlet, answer)
+                    yield from self._start(group, suspended)
         finally:
-            for simulation in [*active, *(one for one, _ in answered)]:
-                simulation.greenlet.throw()  # raises GreenletExit in it, so that it closes its files
+            for simulation in suspended:
+                simulation.throw()  # raises GreenletExit in it, so that it closes its files
             self._hub = None
+
+    def _start(self, group: _Group[Request, Answer], suspended: set[greenlet]) -> Iterator[tuple[int, Any]]:
+        """Start waiting simulations as long as there is room, and ask for the answers of all active ones."""
+        while group.waiting and self._has_room(group.active):
+            index, function = group.waiting.popleft()
+            yield from self._advance(group, suspended, index, greenlet(function))
+        requests = [simulation.request for simulation in group.active]
+        if not requests:
+            return
+        if self._executor is not None:
+            group.answers = self._executor.submit(self._answer, requests)
+        else:
+            group.answers = Future()
+            group.answers.set_result(self._answer(requests))
 
     def _has_room(self, active: list[_Simulation[Request]]) -> bool:
         if not active:
@@ -103,11 +145,18 @@ class Lockstep(Generic[Request, Answer]):
         return used + mean <= self._capacity and (self._max_active is None or len(active) < self._max_active)
 
     def _advance(
-        self, active: list[_Simulation[Request]], index: int, running: greenlet, *answer: Any
+        self,
+        group: _Group[Request, Answer],
+        suspended: set[greenlet],
+        index: int,
+        running: greenlet,
+        *answer: Any,
     ) -> Iterator[tuple[int, Any]]:
         """Continue a simulation until its next request, or to its end."""
+        suspended.discard(running)
         value = running.switch(*answer)
         if running.dead:
             yield index, value
         else:
-            active.append(_Simulation(index, running, value, self._cost(value)))
+            suspended.add(running)
+            group.active.append(_Simulation(index, running, value, self._cost(value)))

@@ -19,7 +19,7 @@ from faenet_calc.progress import progress_bar
 from faenet_calc.simulate.anomalies import OUTSIDE_DOMAIN, find_anomalies
 from faenet_calc.simulate.cell_filter import cell_target
 from faenet_calc.simulate.safeguards import SafeguardedOptimizer
-from faenet_calc.simulate.structures import RUN_ERRORS, starting_atoms, why_outside, with_stored_results, working_copy
+from faenet_calc.simulate.structures import RUN_ERRORS, Moment, starting_atoms, why_outside, working_copy
 from faenet_calc.simulate.trajectory import RunTrajectory
 
 OPTIMIZERS = tuple(
@@ -154,8 +154,8 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
     n_done = task.record.n_done
     valid = _measure(task)  # raises if the first structure cannot be computed
     error, converged = None, False
-    if task.record.last is None:
-        task.record.write(valid[0], 0)
+    if task.record.last is None and task.record.path is not None:
+        task.record.write(valid[0].on(task.work), 0)
     with progress_bar(shown=progress, desc="relax", unit=" steps", total=steps, initial=n_done, leave=False) as bar:
         try:
             for forces_are_small in task.driver.irun(fmax=fmax, steps=max(steps - n_done, 0)):
@@ -163,13 +163,15 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
                 taken = task.driver.nsteps
                 if taken > n_done:
                     valid = _measure(task)
-                    task.record.write(valid[0], taken)
+                    if task.record.path is not None:
+                        task.record.write(valid[0].on(task.work), taken)
                     bar.update(taken - n_done)
                     n_done = taken
                     bar.set_postfix(E=f"{valid[1]:.4f} eV", fmax=f"{valid[2]:.3f} eV/Å", refresh=False)
         except RUN_ERRORS as failure:
             converged, error = False, f"step {n_done + 1} failed: {message_of(failure)}"
-    final, energy, force, why = valid
+    last, energy, force, why = valid
+    final = last.on(task.work)
     anomalies = find_anomalies(task.initial, final, tags=task.tags, unwrap=False)
     return RelaxResult(
         atoms=final,
@@ -185,13 +187,13 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
     )
 
 
-def _measure(task: _Task) -> tuple[Atoms, float, float, str | None]:
-    """The present structure with its results, its energy (eV), its largest force (eV/Å) and why it is outside."""
+def _measure(task: _Task) -> tuple[Moment, float, float, str | None]:
+    """The present structure and results, its energy (eV), its largest force (eV/Å) and why it is outside the domain."""
     energy, forces = float(task.work.get_potential_energy()), task.target.get_forces()
     if not (np.isfinite(energy) and np.isfinite(forces).all()):
         raise CalculatorError(f"the calculator returned energy {energy} and forces that are not all finite")
     fmax = float(np.linalg.norm(forces.reshape(-1, 3), axis=1).max())
-    return with_stored_results(task.work), energy, fmax, why_outside(task.work)
+    return Moment.of(task.work), energy, fmax, why_outside(task.work)
 
 
 def optimizer_factory(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:

@@ -1,7 +1,10 @@
 """Many structures at once: the same results as one by one, and no structure harms another."""
 
+import threading
+
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.build import bulk, fcc111
 from ase.calculators.emt import EMT
@@ -68,6 +71,33 @@ def test_predictions_are_shared(calc, monkeypatch):
     sizes.clear()
     relax_batch(slabs(), calc, fmax=0.05, batch_size=2)
     assert max(sizes) == 2
+
+
+@pytest.fixture
+def threads():
+    """Two torch threads, whatever the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield 2
+    torch.set_num_threads(before)
+
+
+def test_groups_of_threads_give_the_same_results(calc, threads, monkeypatch):
+    used, predict = set(), Predictor.predict
+
+    def counted(self, structures, properties, **options):
+        used.add((threading.get_ident(), torch.get_num_threads()))
+        return predict(self, structures, properties, **options)
+
+    monkeypatch.setattr(Predictor, "predict", counted)
+    together = relax_batch(slabs(8), calc, fmax=0.02)
+    assert 1 <= len(used) <= threads and {n for _, n in used} == {1}
+    assert threading.get_ident() not in {thread for thread, _ in used}
+    assert torch.get_num_threads() == threads
+    torch.set_num_threads(1)
+    for one, other in zip(relax_batch(slabs(8), calc, fmax=0.02), together, strict=True):
+        assert other.converged and other.n_steps == one.n_steps
+        assert other.energy == pytest.approx(one.energy, abs=1e-6)
 
 
 def test_one_frame_first_ends_at_the_same_minimum(emt_potential):

@@ -1,5 +1,9 @@
 """Simulations in lockstep: shared calls, independent failures, bounded activity."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 
 from faenet_calc.simulate.lockstep import Lockstep
@@ -78,6 +82,46 @@ def test_an_unhandled_error_ends_the_run_and_closes_the_others():
 
     with pytest.raises(ValueError, match="13"):
         list(lockstep.run([careful, _doubling(lockstep, 13, 1), careful]))
+    assert closed == [True, True]
+
+
+@pytest.mark.parametrize("n_groups", [2, 3])
+def test_groups_are_answered_in_threads_and_simulations_run_in_the_caller(n_groups):
+    threads, doubler = {"answer": set(), "simulation": set()}, _Doubler()
+
+    def answer(requests):
+        threads["answer"].add(threading.get_ident())
+        return doubler(requests)
+
+    with ThreadPoolExecutor(n_groups) as pool:
+        lockstep = Lockstep(answer, n_groups=n_groups, executor=pool)
+
+        def simulation(start):
+            threads["simulation"].add(threading.get_ident())
+            return lockstep.ask(lockstep.ask(start))
+
+        results = dict(lockstep.run([partial(simulation, start) for start in range(7)]))
+    assert results == {start: 4 * start for start in range(7)}
+    assert threads["simulation"] == {threading.get_ident()}
+    assert threading.get_ident() not in threads["answer"]
+    sizes = [len(range(first, 7, n_groups)) for first in range(n_groups)]
+    assert sorted(doubler.batches) == sorted(2 * sizes), "the groups do not depend on timing"
+
+
+def test_an_error_in_one_group_closes_all():
+    closed = []
+    with ThreadPoolExecutor(2) as pool:
+        lockstep = Lockstep(_Doubler(), n_groups=2, executor=pool)
+
+        def careful():
+            try:
+                while True:
+                    lockstep.ask(1)
+            finally:
+                closed.append(True)
+
+        with pytest.raises(ValueError, match="13"):
+            list(lockstep.run([careful, _doubling(lockstep, 13, 1), careful]))
     assert closed == [True, True]
 
 
