@@ -209,7 +209,7 @@ def test_a_failure_at_the_start_is_raised(slab):
             {"optimizer_options": {"restart": "h.json"}},
             "has restart, which relax.. sets itself; use its trajectory=",
         ),
-        ({"fmax": 0.0}, "expected fmax > 0"),
+        ({"fmax": 0.0}, "expected a finite fmax > 0"),
         ({"steps": -1}, "steps >= 0"),
         ({"relax_cell": [True, False]}, "six"),
         ({"pressure_GPa": 1.0}, "no effect without relax_cell"),
