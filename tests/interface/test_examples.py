@@ -35,6 +35,10 @@ EXAMPLES = {
     "vibrations.py": (["cm-1", "free energy of adsorption"], []),
     "equation_of_state.py": (["lattice constant", "bulk modulus"], ["equation_of_state.png"]),
     "frame_averaging.py": (["frame averaged: energy changes by", "bare network", "force MAE"], ["edge_network.pt"]),
+    "frame_averaging_models.py": (
+        ["SchNet: changes by", "transformer: changes by"],
+        ["frame_averaging_models.txt"],
+    ),
     "uncertainty.py": (["spread over frames", "committee"], ["uncertainty.txt"]),
     "import_upstream.py": (["converted", "as it is", "direct"], ["imported.safetensors"]),
     "active_learning.py": (

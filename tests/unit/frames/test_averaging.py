@@ -8,7 +8,8 @@ from ase.build import fcc111, molecule
 from ase.neighborlist import neighbor_list
 from torch import nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import SchNet, global_add_pool
+from torch_geometric.nn import DimeNetPlusPlus, SchNet, global_add_pool
+from torch_geometric.nn.models import dimenet as dimenet_module
 from torch_geometric.transforms import Compose
 
 from faenet_calc.errors import InputError
@@ -161,19 +162,46 @@ def test_planar_frames_are_exact_about_z_only():
     assert deviations(averaged, MOLECULES, turns()["rotation"])["energy"] > 1e-3
 
 
-def test_an_invariant_model_stays_as_it_is():
-    """PyG's SchNet, with edges made without extensions."""
+def near_pairs(pos, batch):
+    """[2, n_edges] pairs of atoms of one structure within 6 Å, without the extensions of PyG."""
+    apart = torch.cdist(pos, pos) + 100.0 * (batch[:, None] != batch[None]) + 100.0 * torch.eye(len(pos))
+    return torch.nonzero(apart < 6.0).T
 
+
+def schnet(monkeypatch):
     def edges(pos, batch):
-        apart = torch.cdist(pos, pos) + 100.0 * (batch[:, None] != batch[None]) + 100.0 * torch.eye(len(pos))
-        index = torch.nonzero(apart < 6.0).T
+        index = near_pairs(pos, batch)
         return index, torch.linalg.vector_norm(pos[index[0]] - pos[index[1]], dim=1)
 
+    return SchNet(hidden_channels=16, num_filters=16, num_interactions=2, interaction_graph=edges)
+
+
+def dimenet(monkeypatch):
+    """DimeNet++ with edges and triplets made by PyTorch: PyG's own functions need pyg-lib and torch-sparse."""
+
+    def triplets(edge_index, num_nodes):
+        j, i = edge_index
+        kj, ji = torch.nonzero((i[:, None] == j[None]) & (j[:, None] != i[None])).T
+        return i, j, i[ji], j[ji], j[kj], kj, ji
+
+    monkeypatch.setattr(dimenet_module, "radius_graph", lambda pos, r, batch, max_num_neighbors: near_pairs(pos, batch))
+    monkeypatch.setattr(dimenet_module, "triplets", triplets)
+    return DimeNetPlusPlus(16, 1, 2, 8, 8, 16, 3, 4, cutoff=6.0)
+
+
+@pytest.mark.parametrize("build", [schnet, dimenet])
+def test_invariant_models_of_pyg_stay_as_they_are(build, monkeypatch):
     torch.manual_seed(0)
-    schnet = SchNet(hidden_channels=16, num_filters=16, num_interactions=2, interaction_graph=edges).double().eval()
-    bare = schnet(MOLECULES.z, MOLECULES.pos, MOLECULES.batch)
-    averaged = frame_averaged(schnet, "3D", "all", call=lambda model, b: model(b.z, b.pos, b.batch)).eval()
+    model = build(monkeypatch).double().eval()
+    for parameter in model.parameters():  # DimeNet++ begins with zeros in its last layers
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.1)
+    bare = model(MOLECULES.z, MOLECULES.pos, MOLECULES.batch)
+    assert bare.abs().min() > 1e-3 and bare.std() > 1e-3
+    averaged = frame_averaged(model, "3D", "all", call=lambda model, b: model(b.z, b.pos, b.batch)).eval()
     assert torch.allclose(averaged(MOLECULES), bare, atol=1e-9)
+    with torch.no_grad():
+        assert deviations(averaged, MOLECULES, turns()["rotation"])["energy"] < 1e-9
 
 
 def test_atoms_and_structures_keep_their_order():
