@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import ase.io
 import torch
 from experiment import Measured, Network, fit, mean_of, measure, untrained
 from matplotlib import rc_context
@@ -132,10 +131,9 @@ def main(arguments: list[str] | None = None) -> None:
         chosen.epochs, chosen.seeds, chosen.test = 1, 1, 3
     rows = Rows(chosen.out)
     with tempfile.TemporaryDirectory() as scratch:
-        data = Path(scratch) / "data.extxyz"
-        ase.io.write(data, snapshots(chosen.data, quick=chosen.quick))
+        data = snapshots(chosen.data, quick=chosen.quick)
         for seed in range(chosen.seeds):
-            settings = data_settings(data, seed, chosen.epochs)
+            settings = data_settings(data, Path(scratch), seed, chosen.epochs)
             for name in chosen.methods:
                 words = {"benchmark": "symmetry", "table": "held-out systems", "case": name}
                 method = METHODS[name]

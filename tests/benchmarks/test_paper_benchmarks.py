@@ -6,7 +6,6 @@ import sys
 
 import ablation
 import dft
-import experiment
 import oc20
 import paper_pareto
 import pytest
@@ -93,15 +92,16 @@ def test_variants_of_the_ablation_are_different_networks():
     assert len(set(settings)) == len(settings) == 12
 
 
-def test_systems_of_oc20_are_held_out_whole(tmp_path):
-    data = tmp_path / "data.extxyz"
-    oc20.ase.io.write(data, oc20.snapshots([oc20.SNAPSHOTS], quick=True))
-    built = experiment.untrained(oc20.NETWORKS["this package"], oc20.data_settings(data, seed=0, epochs=1))
-    train, val = (
-        {part.dataset.info(int(index))["sid"] for index in part.indices}
-        for part in (built.prepared.train, built.prepared.val)
+def test_systems_of_oc20_are_held_out_whole():
+    data = oc20.snapshots([oc20.SNAPSHOTS])
+    split = oc20.split_systems(data, seed=0)
+    train, known, held_out = (
+        {atoms.info["sid"] for atoms in part} for part in (split.train, split.known, split.held_out)
     )
-    assert train and val and not train & val
+    assert train == known and not train & held_out
+    assert len(held_out) == 4 and len(train) == 13
+    assert len(split.train) + len(split.known) + len(split.held_out) == len(data)
+    assert {atoms.info["sid"] for atoms in oc20.split_systems(data, seed=1).held_out} != held_out
 
 
 def test_oc20_energies_are_relative_to_the_relaxed_structure():
@@ -111,11 +111,12 @@ def test_oc20_energies_are_relative_to_the_relaxed_structure():
 
 
 def test_oc20_compares_with_schnet_and_the_paper(slabs):
-    errors = {case: value(slabs, case=case, metric="force MAE", seed=0) for case in ("SchNet", "this package")}
+    words = {"table": oc20.KNOWN_SYSTEMS, "metric": "force MAE", "seed": 0}
+    errors = {case: value(slabs, case=case, **words) for case in ("SchNet", "this package")}
     gain = 100 * (1 - errors["this package"] / errors["SchNet"])
-    table = "relative improvement over SchNet (%)"
-    assert value(slabs, table=table, case="this package", metric="force MAE") == pytest.approx(gain, abs=0.06)
-    assert value(slabs, table=table, case="published (2M)", metric="energy MAE") == 68.9
+    table, metric = "relative improvement over SchNet (%)", f"force MAE, {oc20.KNOWN_SYSTEMS}"
+    assert value(slabs, table=table, case="this package", metric=metric) == pytest.approx(gain, abs=0.06)
+    assert value(slabs, table=table, case="published (2M)", metric=metric) == 30.8
 
 
 def test_data_that_is_not_there_is_named(tmp_path):
@@ -134,9 +135,9 @@ def test_a_script_ends_with_a_message_for_wrong_input(repository, tmp_path):
 
 def test_the_pareto_front_takes_errors_of_the_other_benchmarks(molecules, slabs, folder):
     rows = run(paper_pareto.main, folder, "pareto")
-    table = "OC20, held-out systems"
+    table = f"OC20, {oc20.KNOWN_SYSTEMS}"
     assert value(rows, table=table, case="SchNet", metric="force MAE") == pytest.approx(
-        value(slabs, case="SchNet", metric="force MAE", seed=0), abs=1e-3
+        value(slabs, table=oc20.KNOWN_SYSTEMS, case="SchNet", metric="force MAE", seed=0), abs=1e-3
     )
     marks = {row["case"]: row["value"] for row in rows if row["metric"] == "on the front" and row["table"] == table}
     assert set(marks.values()) <= {"yes", "no"} and "yes" in marks.values()
