@@ -43,6 +43,7 @@ from faenet_calc.settings import to_mapping
 from faenet_calc.training.config import TrainConfig
 from faenet_calc.training.config_file import config_from_mapping
 from faenet_calc.training.loop import train
+from faenet_calc.training.preset_hyperparameters import FINETUNING_LR
 
 COUNTS = (5, 10, 20, 50)
 USED_SHARE = 0.9  # of the vasp run; what comes after is close to the minimum
@@ -226,7 +227,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=800, help="steps of each training run (800: about a minute on one core)"
     )
-    parser.add_argument("--finetune-lr", type=float, default=3e-3)
+    parser.add_argument("--finetune-lr", type=float, default=FINETUNING_LR, help="default: that of the package")
     parser.add_argument("--scratch-lr", type=float, default=5e-3)
     parser.add_argument("--test", type=int, default=40, help="maximum number of test snapshots of each kind")
     arguments = parser.parse_args()

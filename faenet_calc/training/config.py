@@ -182,7 +182,7 @@ class OptimConfig:
 
     Attributes:
         kind: adamw, or muon: orthogonalized steps for the matrices inside the network, AdamW for the other parameters.
-        lr: Peak learning rate.
+        lr: Peak learning rate; for fine-tuning at most 1e-3 by default.
         min_lr: Final learning rate.
         weight_decay: Decoupled weight decay; not applied to biases, norms and embeddings.
         beta2: Decay rate of Adam's second moment.

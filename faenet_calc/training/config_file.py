@@ -19,8 +19,8 @@ from faenet_calc.network.config import DecoderConfig, ModelConfig
 from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
 from faenet_calc.potential.presets import preset as preset_config
 from faenet_calc.settings import from_mapping, load_yaml, plain, to_mapping
-from faenet_calc.training.config import ModelSection, TrainConfig
-from faenet_calc.training.preset_hyperparameters import PRESET_HYPERPARAMETERS
+from faenet_calc.training.config import ModelSection, OptimConfig, TrainConfig
+from faenet_calc.training.preset_hyperparameters import FINETUNING_LR, PRESET_HYPERPARAMETERS
 
 _COMMAND_LINE = 0  # stands for the line of a setting that came with --set
 
@@ -159,7 +159,12 @@ def _with_preset(mapping: Mapping[str, Any]) -> dict[str, Any]:
         "graph": potential["graph"],
         "energy": potential["energy"],
     }
-    return _merged(_merged(base, PRESET_HYPERPARAMETERS[name]), mapping)
+    base = _merged(base, PRESET_HYPERPARAMETERS[name])
+    finetune = mapping.get("finetune")
+    if isinstance(finetune, Mapping) and finetune.get("checkpoint") is not None:
+        own = base.get("optim", {})
+        base["optim"] = {**own, "lr": min(own.get("lr", OptimConfig().lr), FINETUNING_LR)}
+    return _merged(base, mapping)
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,3 +125,14 @@ def test_every_example_is_read(repository):
     assert len(examples) >= 8
     presets = {load_config(path).model.preset for path in examples}
     assert {"modern-s", "modern-m", "paper-is2re", "paper-s2ef", "paper-qm7x", "paper-qm9"} <= presets
+
+
+def test_fine_tuning_has_a_smaller_default_learning_rate():
+    def lr(**sections):
+        return config_from_mapping(sections).optim.lr
+
+    start = {"checkpoint": "metals-m"}
+    assert lr(finetune=start) == lr(finetune=start, model={"preset": "modern-m"}) == 1e-3
+    assert lr(finetune={"checkpoint": None}) == lr() == 5e-3
+    assert lr(finetune=start, optim={"lr": 4e-3}) == 4e-3
+    assert lr(finetune=start, model={"preset": "paper-s2ef"}) == 2.5e-4
