@@ -31,12 +31,14 @@ class Frames:
         graph: [n_frames] int64, the structure of each frame, ascending.
         weight: [n_frames], sums to one over the frames of a structure.
         lattice: Whether all frames belong to lattices: rotations U and -U then have opposite derivatives.
+        per_graph: Number of frames of every structure; None if structures have different numbers of frames.
     """
 
     rotation: Tensor
     graph: Tensor
     weight: Tensor
     lattice: bool = False
+    per_graph: int | None = None
 
     @property
     def n_frames(self) -> int:
@@ -81,11 +83,17 @@ class FramedGraph:
         return per_node.new_zeros(self.n_frames, *per_node.shape[1:]).index_add(0, self.frame_of_node, per_node)
 
 
-def copy_into_frames(graph: AtomGraph, graph_of_frame: Tensor) -> FramedGraph:
-    """The index arithmetic of :class:`FramedGraph` for frames that belong to ``graph_of_frame`` [n_frames]."""
-    atoms, edges = graph.atoms_per_graph, graph.edges_per_graph
-    frame_of_node, atom_of_node, node_shift = _copies(atoms, graph_of_frame)
-    frame_of_edge, edge_of_copy, _ = _copies(edges, graph_of_frame)
+def copy_into_frames(graph: AtomGraph, graph_of_frame: Tensor, per_graph: int | None = None) -> FramedGraph:
+    """The index arithmetic of :class:`FramedGraph`.
+
+    Args:
+        graph: The structures.
+        graph_of_frame: [n_frames] the structure of each frame, ascending.
+        per_graph: Number of frames of every structure, if it is the same for all.
+    """
+    sizes = (None, None) if per_graph is None else (per_graph * graph.n_atoms, per_graph * graph.n_edges)
+    frame_of_node, atom_of_node, node_shift = _copies(graph.atoms_per_graph, graph_of_frame, sizes[0])
+    frame_of_edge, edge_of_copy, _ = _copies(graph.edges_per_graph, graph_of_frame, sizes[1])
     shift = node_shift[frame_of_edge]
     return FramedGraph(
         graph=graph,
@@ -99,12 +107,19 @@ def copy_into_frames(graph: AtomGraph, graph_of_frame: Tensor) -> FramedGraph:
     )
 
 
-def _copies(counts: Tensor, graph_of_frame: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For items counted per graph: frame and original of every copy, and copy minus original per frame."""
+def _copies(counts: Tensor, graph_of_frame: Tensor, size: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """For items counted per graph: frame and original of every copy, and copy minus original per frame.
+
+    Args:
+        counts: [n_graphs] number of items.
+        graph_of_frame: [n_frames].
+        size: Number of copies; None to count them, which waits for a device.
+    """
     first = torch.cumsum(counts, 0) - counts
     per_frame = counts[graph_of_frame]
     shift = torch.cumsum(per_frame, 0) - per_frame - first[graph_of_frame]
-    frame = torch.repeat_interleave(torch.arange(len(graph_of_frame), device=counts.device), per_frame)
+    frames = torch.arange(len(graph_of_frame), device=counts.device)
+    frame = torch.repeat_interleave(frames, per_frame, output_size=size)
     return frame, torch.arange(len(frame), device=counts.device) - shift[frame], shift
 
 
@@ -157,6 +172,7 @@ def _uniform(rotations: Tensor, *, lattice: bool = False) -> Frames:
         graph=torch.arange(n_graphs, device=rotations.device).repeat_interleave(k),
         weight=rotations.new_full((n_graphs * k,), 1.0 / k),
         lattice=lattice,
+        per_graph=k,
     )
 
 
@@ -171,22 +187,25 @@ def _pca_rotations(graph: AtomGraph, config: FramesConfig, mode: FrameMode) -> T
     return flips[:, :2] if mode == "pair" else flips
 
 
-def _lattice_frames(cell: Tensor, special: Tensor, bulk: Tensor, mode: FrameMode, proper: bool) -> Frames:
-    """Lattice frames in a mode other than ``exact``.
+def _lattice_frames(cell: Tensor, is_open: Sequence[Sequence[bool]], mode: FrameMode, proper: bool) -> Frames:
+    """Lattice frames in a mode other than ``exact``; those of bulk crystals with their axes in all cyclic orders.
 
     Args:
         cell: [n_graphs, 3, 3] (Å).
-        special: [n_graphs] int64 cell vector singled out.
-        bulk: [n_graphs] bool: no direction is open; the frames are repeated with their axes in cyclic order.
+        is_open: [n_graphs, 3] whether each direction is open; at most one of each structure is.
         mode: Number of frames.
         proper: Rotations only.
     """
+    special, bulk = _special_vectors(tuple(map(tuple, is_open)), cell.device)
     axes = lattice.lattice_axes(cell, special, proper=proper)
     choices = _sign_choices(cell, special, mode, proper)
-    if mode == "one" or not bool(bulk.any()):
+    n_bulk = sum(not any(directions) for directions in is_open)
+    if mode == "one" or n_bulk == 0:
         return _uniform(axes[:, None] @ choices, lattice=True)
     k = choices.shape[1]
     turned = (lattice.cyclic_orders().to(cell)[None, :, None] @ choices[:, None]).flatten(1, 2)
+    if n_bulk == len(is_open):
+        return _uniform(axes[:, None] @ turned, lattice=True)
     used = bulk[:, None] | (torch.arange(3 * k, device=cell.device) < k)
     graph, choice = torch.nonzero(used, as_tuple=True)
     weight = torch.where(bulk, 1.0 / (3 * k), 1.0 / k).to(cell.dtype)
@@ -199,7 +218,7 @@ def _sign_choices(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) 
     A cell without handedness (two periodic directions and no third vector) has the mirror image e3 → -e3 instead of the
     inverse, which keeps its two frames closed under O(3). Where only rotations are allowed, e2 changes its sign too.
     """
-    flips = lattice.sign_flips(proper).to(cell)
+    flips = lattice.sign_flips_like(cell, proper)
     if mode == "one":
         flips = flips[:1]
     choices = flips.expand(len(cell), *flips.shape)
@@ -217,10 +236,11 @@ def _kept_lattice_frames(
 ) -> Frames:
     """Lattice frames of cells [n_graphs, 3, 3] that are not differentiated."""
     cells = torch.frombuffer(bytearray(cell), dtype=dtype).reshape(-1, 3, 3)
-    return _lattice_frames(cells, *_special_vectors(is_open, cells.device), mode, proper)
+    return _lattice_frames(cells, is_open, mode, proper)
 
 
-def _special_vectors(is_open: Sequence[Sequence[bool]], device: torch.device) -> tuple[Tensor, Tensor]:
+@functools.lru_cache(maxsize=16)
+def _special_vectors(is_open: tuple[tuple[bool, ...], ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """The cell vectors singled out [n_graphs] int64, and which structures are bulk [n_graphs] bool."""
     opened = torch.tensor(is_open, dtype=torch.bool, device=device).reshape(-1, 3)
     bulk = ~opened.any(dim=1)
@@ -234,7 +254,7 @@ def _natural_frames(graph: AtomGraph, config: FramesConfig, mode: FrameMode, vac
     if mode != "exact" and is_open.sum(axis=1).max(initial=0) <= 1 and open_directions.is_decided(opened).all():
         masks = tuple(tuple(row) for row in is_open.tolist())
         if graph.cell.requires_grad or graph.cell.device.type != "cpu":
-            return _lattice_frames(graph.cell, *_special_vectors(masks, graph.cell.device), mode, config.proper)
+            return _lattice_frames(graph.cell, masks, mode, config.proper)
         return _kept_lattice_frames(graph.cell.numpy().tobytes(), graph.cell.dtype, masks, mode, config.proper)
     found = [
         _frames_of_one(member, row, config, mode, vacuum) for member, row in zip(graph.split(), opened, strict=True)
@@ -275,9 +295,9 @@ def _frames_of_one(
 def _described_frames(member: AtomGraph, is_open: tuple[bool, ...], config: FramesConfig, mode: FrameMode) -> Frames:
     """Frames of a graph of one structure with these open directions."""
     if sum(is_open) <= 1:
-        special, bulk = _special_vectors([is_open], member.cell.device)
         if mode != "exact":
-            return _lattice_frames(member.cell, special, bulk, mode, config.proper)
+            return _lattice_frames(member.cell, [is_open], mode, config.proper)
+        special, bulk = _special_vectors((is_open,), member.cell.device)
         axes = lattice.lattice_axes(member.cell, special, proper=config.proper)
         group = (lattice.icosahedral_group if bool(bulk) else lattice.slab_group)(config.proper)
         return _uniform((axes @ group.to(axes))[None], lattice=True)
@@ -336,7 +356,7 @@ def _random_natural(member: AtomGraph, config: FramesConfig, vacuum: float, gene
             return turned(lattice.random_rotation(generator))
         frames = _described_frames(member, is_open, config, "all")
         return frames.rotation[int(torch.multinomial(frames.weight.cpu().double(), 1, generator=generator))]
-    special, bulk = _special_vectors([is_open], member.cell.device)
+    special, bulk = _special_vectors((is_open,), member.cell.device)
     axes = lattice.lattice_axes(member.cell, special, proper=config.proper)[0]
     if bool(bulk):
         return axes @ turned(lattice.random_rotation(generator))

@@ -76,6 +76,16 @@ def cyclic_orders() -> Tensor:
     return torch.stack([torch.eye(3, dtype=torch.float64), turn, turn @ turn])
 
 
+def sign_flips_like(values: Tensor, proper: bool) -> Tensor:
+    """:func:`sign_flips` with the dtype and on the device of ``values``."""
+    return _moved_sign_flips(proper, values.dtype, values.device)
+
+
+@functools.lru_cache(maxsize=8)
+def _moved_sign_flips(proper: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return sign_flips(proper).to(device=device, dtype=dtype)
+
+
 @functools.lru_cache(maxsize=8)
 def slab_group(proper: bool) -> Tensor:
     """[40 or 20, 3, 3] rotations about z by multiples of 36° with sign flips.

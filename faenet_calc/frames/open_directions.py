@@ -44,6 +44,7 @@ def empty_layers(graph: AtomGraph) -> NDArray[np.float64]:
 
     Computed from fractional coordinates modulo one: independent of the periodic image and the order of atoms.
     """
+    graph = graph.on_host
     inverse, spacing = _lattice_of(graph)
     positions, n = _array(graph.positions), graph.n_graphs
     if n == 1:

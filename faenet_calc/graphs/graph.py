@@ -22,6 +22,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -98,12 +99,20 @@ class AtomGraph:
     @property
     def atoms_per_graph(self) -> Tensor:
         """[n_graphs] int64."""
-        return torch.bincount(self.graph_of_atom, minlength=self.n_graphs)
+        return counts(self.graph_of_atom, self.n_graphs)
 
     @property
     def edges_per_graph(self) -> Tensor:
         """[n_graphs] int64."""
-        return torch.bincount(self.graph_of_edge, minlength=self.n_graphs)
+        return counts(self.graph_of_edge, self.n_graphs)
+
+    @cached_property
+    def on_host(self) -> "AtomGraph":
+        """The same graph on the CPU, for decisions in Python; a graph that came from there does not wait for a device.
+
+        Kept by :meth:`to` and :meth:`with_leaves`.
+        """
+        return self if self.positions.device.type == "cpu" else self.to(device="cpu")
 
     @property
     def volume(self) -> Tensor:
@@ -147,11 +156,21 @@ class AtomGraph:
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
-        return type(self)(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
+        moved = type(self)(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
+        if self.positions.device.type == "cpu" or "on_host" in self.__dict__:
+            moved.__dict__["on_host"] = self.on_host
+        return moved
 
     def replace(self, **changes: Tensor) -> Self:
         """Return a copy with some tensors replaced, e.g. new positions with the same edges."""
         return dataclasses.replace(self, **changes)
+
+    def with_leaves(self, **leaves: Tensor) -> Self:
+        """Return a copy with some tensors replaced by others of the same values, with respect to which to derive."""
+        copy = dataclasses.replace(self, **leaves)
+        if self.positions.device.type != "cpu":
+            copy.__dict__["on_host"] = self.on_host
+        return copy
 
     @classmethod
     def batch(cls, graphs: "Sequence[AtomGraph]") -> "AtomGraph":
@@ -270,6 +289,11 @@ class AtomGraph:
             neighbor=neighbor[order].long(),
             shift=shift[order].round().long(),
         )
+
+
+def counts(index: Tensor, size: int) -> Tensor:
+    """[size] int64, how often each number occurs in ``index``; unlike ``bincount`` without waiting for a device."""
+    return index.new_zeros(size).index_add_(0, index, torch.ones_like(index))
 
 
 def _offsets(sizes: list[int]) -> list[int]:

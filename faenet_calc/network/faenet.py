@@ -165,7 +165,8 @@ class FAENet(nn.Module):
         if jumping in ("none", "concat_atom"):
             node_energy = self.output_block(h, alpha).to(wide)
             return framed.sum_over_nodes(node_energy), node_energy
-        outputs = torch.stack([self.output_block(state, alpha) for state in states], dim=1).to(wide)
+        weights = None if alpha is None else alpha.repeat(len(states))
+        outputs = self.output_block(torch.cat(states), weights).unflatten(0, (len(states), -1)).t().to(wide)
         if self.mlp_skip_co is None:
             node_energy = outputs.sum(dim=1)
             return framed.sum_over_nodes(node_energy), node_energy

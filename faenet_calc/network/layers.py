@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faenet_calc.frames.frames import FramedGraph
+from faenet_calc.graphs.graph import counts
 from faenet_calc.network.config import DecoderConfig, ModelConfig
 from faenet_calc.network.embeddings import EdgeStates
 from faenet_calc.network.messages import Act, swish, swish_messages
@@ -55,7 +56,7 @@ class GraphNorm(nn.Module):
     def forward(self, x: Tensor, framed: FramedGraph) -> Tensor:
         """[n_nodes, F] normalised nodes."""
         frame = framed.frame_of_node
-        size = torch.bincount(frame, minlength=framed.n_frames).clamp(min=1).to(x.dtype)[:, None]
+        size = counts(frame, framed.n_frames).clamp(min=1).to(x.dtype)[:, None]
         mean = framed.sum_over_nodes(x) / size
         o = x - mean.index_select(0, frame) * self.mean_scale
         deviation = (framed.sum_over_nodes(o.square()) / size + self.eps).sqrt()

@@ -4,7 +4,8 @@
 
 Tensors with a row per edge are the largest of a training step. Autograd would save every intermediate one of them; the
 functions here save z and s and compute first and second derivatives (training on gradient forces needs the second)
-with the operators of ``kernels``.
+with the operators of ``kernels``. Other devices than the CPU, where the number of kernel launches matters, and
+``torch.compile``, which fuses operations by itself, use PyTorch's own operations.
 """
 
 from collections.abc import Callable
@@ -29,18 +30,31 @@ def activation(name: Activation) -> Act:
 
 def swish(z: Tensor) -> Tensor:
     """σ(z) = z / (1 + e^-z), twice differentiable."""
+    if not _by_hand(z):
+        return functional.silu(z)
     return cast(Tensor, _Swish.apply(z))  # type: ignore[no-untyped-call]
 
 
 def swish_messages(z: Tensor, x: Tensor, weight: Tensor | None, centre: Tensor, neighbor: Tensor) -> Tensor:
     """Σ_j w_ij x_j ⊙ σ(z_ij) at every node, [n_nodes, F]."""
+    if not _by_hand(z):
+        rows = functional.silu(z) * x.index_select(0, neighbor)
+        return torch.zeros_like(x).index_add(0, centre, rows if weight is None else rows * weight)
     return cast(Tensor, _Messages.apply(z, x, weight, centre, neighbor))  # type: ignore[no-untyped-call]
 
 
 def gather_sum(*looked_up: tuple[Tensor, Tensor]) -> Tensor:
     """Σ values[index] for pairs (values [n_k, F], index [n_edges]), [n_edges, F]."""
+    if not _by_hand(looked_up[0][0]):
+        first, *others = (value.index_select(0, index) for value, index in looked_up)
+        return sum(others, start=first)
     values, indices = zip(*looked_up, strict=True)
     return cast(Tensor, _GatherSum.apply(indices, *values))  # type: ignore[no-untyped-call]
+
+
+def _by_hand(values: Tensor) -> bool:
+    """Whether the functions of this file are used: on the CPU, unless ``torch.compile`` traces them."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class _GatherSum(Function):

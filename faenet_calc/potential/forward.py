@@ -68,15 +68,16 @@ class _Geometry:
     @cached_property
     def framed(self) -> FramedGraph:
         """The structures copied into their frames."""
-        return copy_into_frames(self.graph, self.frames.graph)
+        return copy_into_frames(self.graph, self.frames.graph, self.frames.per_graph)
 
     @cached_property
     def pairs(self) -> tuple[Tensor, Tensor] | None:
-        """From :meth:`AtomGraph.pairs`, or None where the edges of different frames are kept apart.
+        """From :meth:`AtomGraph.pairs`, or None where the two directions of an edge are kept apart.
 
-        The two directions of an edge have one length: what depends on it is computed once for both and all frames.
+        They have one length: what depends on it is computed once for both. Finding them waits for a device, where it
+        costs more than it saves.
         """
-        return None if self.separate_copies else self.graph.pairs()
+        return None if self.separate_copies or self.vectors.device.type != "cpu" else self.graph.pairs()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,12 +164,12 @@ def _geometry(
 ) -> _Geometry:
     """Leaves for the derivatives, the edge vectors and the frames."""
     if request.gradient:
-        graph = graph.replace(positions=graph.positions.detach().requires_grad_())
+        graph = graph.with_leaves(positions=graph.positions.detach().requires_grad_())
     positions, strain = graph.positions, None
     if request.stress:
         strain = torch.zeros_like(graph.cell).requires_grad_()
         deformation = torch.eye(3).to(graph.cell) + 0.5 * (strain + strain.transpose(1, 2))
-        graph = graph.replace(
+        graph = graph.with_leaves(
             positions=torch.einsum("ni,nij->nj", graph.positions, deformation[graph.graph_of_atom]),
             cell=graph.cell @ deformation,
         )
@@ -213,9 +214,12 @@ def _run(
     dtype, contacts = next(model.parameters()).dtype, geometry.contacts
     copies = vectors.index_select(0, framed.edge_of_copy)
     in_frame = into_frame(copies, rotation.index_select(0, framed.frame_of_edge)).to(dtype)
-    if geometry.pairs is None:
+    if geometry.separate_copies:
         distinct, row = copies, None
         weights = None if contacts is None else contacts.message_weights(copies, framed)
+    elif geometry.pairs is None:
+        distinct, row = vectors, framed.edge_of_copy
+        weights = None if contacts is None else contacts.message_weights(vectors, geometry.graph)
     else:
         pair_of_edge, edge_of_pair = geometry.pairs
         distinct, row = vectors.index_select(0, edge_of_pair), pair_of_edge.index_select(0, framed.edge_of_copy)
@@ -280,7 +284,10 @@ def _run_in_parts(
     at_most = (memory_bytes or DEFAULT_BYTES[vectors.device.type]) // per_copy
     outputs, grad_copies = [], []
     grad_vectors, grad_rotation = torch.zeros_like(vectors), torch.zeros_like(rotation)
-    parts = frame_parts(graph.edges_per_graph[frames.graph], at_most)
+    if frames.per_graph is not None and frames.per_graph * graph.n_edges <= at_most:
+        parts = [slice(0, frames.n_frames)]
+    else:
+        parts = frame_parts(graph.edges_per_graph[frames.graph], at_most)
     for part in parts:
         framed = geometry.framed if len(parts) == 1 else copy_into_frames(graph, frames.graph[part])
         part_vectors = vectors.detach().requires_grad_(differentiate)
@@ -330,7 +337,8 @@ def _averages(
     graph, frames, wanted = geometry.graph, geometry.frames, request.properties
     energy_of_copy = output.energy.to(graph.positions.dtype) * normalization.scale
     averaged = _average(frames, energy_of_copy, graph.n_graphs)
-    references = _table(normalization.reference_table).to(graph.cell).index_select(0, graph.atomic_numbers)
+    table = _table(normalization.reference_table, graph.cell.dtype, graph.cell.device)
+    references = table.index_select(0, graph.atomic_numbers)
     fixed = references  # energies of atoms that do not depend on the frame
     if geometry.contacts is not None:
         fixed = references + geometry.contacts.energies(graph, geometry.vectors)
@@ -359,8 +367,8 @@ def _averages(
 
 
 @lru_cache(maxsize=8)
-def _table(values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 def _atom_features(geometry: _Geometry, output: NetworkOutput) -> Tensor:

@@ -137,23 +137,24 @@ def close_contacts(config: RepulsionConfig, graph: AtomGraph, vectors: Tensor, c
     if config.kind == "none":
         return None
     first, second = (graph.atomic_numbers.index_select(0, end) for end in (graph.centre, graph.neighbor))
-    every = _ranges_of_all_pairs(config, cutoff)
+    every = _ranges_of_all_pairs(config, cutoff, vectors.dtype, vectors.device)
     index = first * (elements.MAX_Z + 1) + second
-    ranges = SwitchingRanges(*(table.to(vectors).index_select(0, index) for table in every))
+    ranges = SwitchingRanges(*(table.index_select(0, index) for table in every))
     distance = torch.linalg.vector_norm(vectors.detach(), dim=1)
-    if not bool((distance < ranges.zbl[:, 1]).any()):
-        crowding = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, ranges.crowding))
-        if not bool((crowding > config.crowding_start).any()):
-            return None
-    return CloseContacts(config=config, ranges=ranges)
+    crowding = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, ranges.crowding))
+    acts = (distance < ranges.zbl[:, 1]).any() | (crowding > config.crowding_start).any()
+    return CloseContacts(config=config, ranges=ranges) if bool(acts) else None
 
 
 @lru_cache(maxsize=8)
-def _ranges_of_all_pairs(config: RepulsionConfig, cutoff: float) -> SwitchingRanges:
+def _ranges_of_all_pairs(
+    config: RepulsionConfig, cutoff: float, dtype: torch.dtype, device: torch.device
+) -> SwitchingRanges:
     """The ranges of every pair of elements, [119 * 119, 2] each."""
     every = torch.arange(elements.MAX_Z + 1)
     ranges = switching_ranges(config, torch.cartesian_prod(every, every))
-    return ranges._replace(crowding=ranges.crowding.clamp(max=cutoff))
+    ranges = ranges._replace(crowding=ranges.crowding.clamp(max=cutoff))
+    return SwitchingRanges(*(table.to(device=device, dtype=dtype) for table in ranges))
 
 
 def switching_ranges(config: RepulsionConfig, numbers: Tensor) -> SwitchingRanges:
