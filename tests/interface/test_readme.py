@@ -105,5 +105,13 @@ def test_times_are_those_of_the_results(repository):
     assert len(found) == 2
     for model, *columns in found:
         for atoms, column in zip((40, 200), columns, strict=True):
-            expected = [times[f"{model}, frames={frames}", atoms] for frames in ("all", "pair", "one")]
+            expected = [times[f"{model}, frames={frames}", atoms] for frames in ("pair", "one", "all")]
             assert [float(word) for word in column.split("/")] == [float(f"{value:.2g}") for value in expected]
+
+
+def test_differences_between_frame_modes_are_those_of_the_results(repository):
+    lines = (repository / "benchmarks/results/metals-frame_modes.jsonl").read_text().splitlines()
+    differences = {(row["model"], row["frames"]): row["forces_from_all"] for row in map(json.loads, lines)}
+    pair, one = ([differences[model, frames] for model in ("metals-m", "metals-s")] for frames in ("pair", "one"))
+    assert f"by {pair[0]:.1f} (`metals-m`) and {pair[1]:.1f} meV/Å (`metals-s`)" in README
+    assert f"by {one[0]:.0f} and {one[1]:.0f} meV/Å" in README
