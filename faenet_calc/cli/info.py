@@ -75,6 +75,7 @@ def describe(potential: "Potential") -> dict[str, Any]:
         "trained_elements": [elements.symbol(z) for z in config.trained_elements],
         "domain": words.get("domain"),
         "bad_at": ", ".join(words["bad_at"]) if words.get("bad_at") else None,
+        "error_against_DFT": _adsorption_error(words.get("measured", {})),
         "errors": _errors(words.get("measured", {})),
         "licence": words.get("licence"),
         "notes": _notes(potential, extra),
@@ -82,14 +83,21 @@ def describe(potential: "Potential") -> dict[str, Any]:
     }
 
 
+def _adsorption_error(measured: dict[str, Any]) -> str | None:
+    """The error of adsorption energies against DFT stated in a model card."""
+    errors = measured.get("dft_adsorption", {}).get("DFT geometry", {}).get("all")
+    return errors and f"{errors['mae_eV']:.3f} eV on {errors['pairs']} adsorption energies (RPBE, DFT geometries)"
+
+
 def _errors(measured: dict[str, Any]) -> str | None:
-    """The errors on held-out structures stated in a model card."""
+    """The errors on held-out structures stated in a model card, against the origin of the labels."""
     errors = measured.get("heldout_errors", {}).get("all") or measured.get("test_errors")
     wanted = ("structures", "energy_mae (meV/atom)", "forces_mae (meV/Å)")
     if not errors or not all(key in errors for key in wanted):
         return None
     structures, energy, forces = (errors[key] for key in wanted)
-    return f"{energy:.3g} meV/atom and {forces:.3g} meV/Å on {structures} held-out structures; see the card"
+    found = f"{energy:.3g} meV/atom and {forces:.3g} meV/Å on {structures} held-out structures"
+    return f"{found} against the origin of its labels; see the card"
 
 
 def _notes(potential: "Potential", extra: dict[str, Any]) -> list[str]:

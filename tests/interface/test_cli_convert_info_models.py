@@ -125,6 +125,16 @@ def test_info_of_something_else(tmp_path):
     assert _run("info", "no-such-model").exit_code == 2
 
 
+def test_shipped_models_state_their_error_against_dft_and_the_origin_of_their_labels():
+    printed = _run("models").stdout
+    (line,) = (line for line in printed.splitlines() if line.startswith("  metals-s "))
+    errors = json.loads(_run("info", "metals-s", "--json").stdout)["error_against_DFT"]
+    assert errors.split()[0] in line.split()
+    assert "adsorption energies" in errors
+    assert json.loads(_run("info", "copper-s", "--json").stdout)["error_against_DFT"] is None
+    assert "  copper-s: nequix-oam-1\n" in printed
+
+
 def test_models(tmp_path, monkeypatch):
     monkeypatch.setattr(shipped, "_root", lambda: tmp_path)
     assert json.loads(_run("models", "--json").stdout) == []
@@ -147,7 +157,7 @@ def test_models(tmp_path, monkeypatch):
     }
     (folder / "card.yaml").write_text(json.dumps(card))
     assert json.loads(_run("models", "--json").stdout)[0]["card"] == card
-    (line,) = (line for line in _run("models").stdout.splitlines() if "tiny" in line)
+    (line,) = (line for line in _run("models").stdout.splitlines() if line.startswith("* tiny"))
     assert line.split() == [
         "*",
         "tiny",
