@@ -57,5 +57,6 @@ clean:
 $(STAMP): setup.cfg setup.py pyproject.toml constraints.txt $(wildcard faenet_calc/network/native/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "faenet-calc needs Python 3.11 or newer: make PYTHON=/path/to/python")'
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing the packages of constraints.txt into $(VENV) (once; several minutes, depending on the network)"
 	$(BIN)/python -m pip install $(PIP_FLAGS) --quiet -c constraints.txt -e ".[dev]"
 	touch $@

@@ -19,6 +19,7 @@ ALLOWED_SKIPS = (
     "Windows",
     "this processor has no",
     "this version of ASE has no",
+    r"Quantum ESPRESSO \(pw.x\) is not installed",
     r"could not import '(chgnet|mace|nequix|sevenn|torch_sim)",
 )
 ALLOWED_SKIPS_OUTSIDE_CI = ("no compiled library", "chromium")  # `.ci/run` and GitHub set CI

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from faenet_calc.cli import main
 
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)  # directives of MyST included
 
 
 def blocks_of(text, kinds):

@@ -174,11 +174,11 @@ def _symmetry_rows(symmetry: dict[str, Any]) -> list[tuple[str, str]]:
         return "–" if value is None else f"{1e3 * value:.3g} {unit}"
 
     return [
-        ("Rot-I", milli(symmetry["rot_i"], "meV")),
-        ("Refl-I", milli(symmetry["refl_i"], "meV")),
-        ("F-Rot-E", milli(symmetry["f_rot_e"], "meV/Å")),
-        ("F-Refl-E", milli(symmetry["f_refl_e"], "meV/Å")),
-        ("%-diff", f"{symmetry['percent_diff']:.2g} %"),
+        ("energy change under rotation (Rot-I)", milli(symmetry["rot_i"], "meV")),
+        ("energy change under reflection (Refl-I)", milli(symmetry["refl_i"], "meV")),
+        ("force error under rotation (F-Rot-E)", milli(symmetry["f_rot_e"], "meV/Å")),
+        ("force error under reflection (F-Refl-E)", milli(symmetry["f_refl_e"], "meV/Å")),
+        ("relative energy change under rotation (%-diff)", f"{symmetry['percent_diff']:.2g} %"),
     ]
 
 
@@ -196,4 +196,5 @@ def _print(found: "Assessment", symmetry: dict[str, Any] | None, unit: str) -> N
         if name.startswith("forces_mae["):
             click.echo(f"  force MAE of {name[11:-1]:<33}{1e3 * value:>10.4g} meV/Å")
     for title, text in [] if symmetry is None else _symmetry_rows(symmetry):
-        click.echo(f"  {title:<46}{text:>14}")
+        number, _, unit = text.partition(" ")
+        click.echo(f"  {title:<46}{number:>10} {unit}")

@@ -152,7 +152,10 @@ def _report(result: "TrainResult", checkpoint: Path, talks: bool) -> dict[str, d
         if talks:
             shown = (("energy_mae_per_atom", "meV/atom"), ("forces_mae", "meV/Å"))
             words = [f"{1e3 * found.metrics[key]:.2f} {unit}" for key, unit in shown if key in found.metrics]
-            click.echo(f"{name}: {', '.join(words)} (all frames, {found.n_structures} structures)", err=True)
+            click.echo(
+                f"{name}: {', '.join(words)} ({found.n_structures} structures, frames: {potential.config.frame_mode})",
+                err=True,
+            )
     (result.folder / "errors.json").write_text(json.dumps(errors, indent=1) + "\n")
     notes = (
         f"{result.state.step} steps, {result.state.epoch} epochs, {result.state.elapsed_s:.0f} s; ended by "

@@ -69,9 +69,9 @@ def described_energy(
     if UNKNOWN not in (found.level_of_theory, found.reference):
         return found, []
     return found, [
-        f"level of theory: {found.level_of_theory}, energy reference: {found.reference}; the model's own "
-        f"({before.level_of_theory}, {before.reference}) do not hold for new data: state energy.level_of_theory and "
-        "energy.reference"
+        f"recorded for the new data: level of theory {found.level_of_theory}, energy reference {found.reference}; "
+        "set energy.level_of_theory and energy.reference to describe the labels (those of the initial model need not "
+        "hold for them)"
     ]
 
 

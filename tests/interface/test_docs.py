@@ -48,6 +48,20 @@ def test_slow_pages_exist():
     assert len(EXECUTED) > 15
 
 
+def test_blocks_are_found_behind_directives():
+    text = "```{toctree}\n:hidden:\n```\n\n```python\nx = 1\n```\n"
+    assert blocks_of(text, ("python",)) == [("python", "x = 1\n")]
+
+
+def test_number_of_executed_blocks(capsys):
+    """Printed with every run, so that a page whose blocks are no longer found is noticed."""
+    counts = {kind: sum(len(blocks_of(text, (kind,))) for text in TEXTS.values()) for kind in ("python", "bash")}
+    with capsys.disabled():
+        print(f"\ndocumentation: {sum(counts.values())} blocks on {len(EXECUTED)} pages are executed: {counts}")
+    assert counts["python"] > 20
+    assert counts["bash"] >= 5
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_commands_and_files_exist(page):
     for _, block in blocks_of(TEXTS[page], ("bash", "console")):

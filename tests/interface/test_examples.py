@@ -4,17 +4,25 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ase.build import add_adsorbate, fcc111
 from ase.calculators.emt import EMT
+from ase.calculators.espresso import EspressoProfile
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.io import write
+from ase.io import read, write
+from doc_blocks import blocks_of
 
 from faenet_calc.labelling import load_recipe
+from faenet_calc.labelling.calculators import build_calculator
+from faenet_calc.labelling.recipe import CalculatorConfig
+from faenet_calc.settings import from_mapping, load_yaml, plain
 from faenet_calc.training.config_file import load_config
 
 REPOSITORY = Path(__file__).parents[2]
@@ -180,6 +188,45 @@ def test_script(repository, tmp_path, labelled, name):
         printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         assert len(printed) == 1, "one process speaks"
         assert printed[0]["epochs"] == 2
+
+
+def test_labels_of_the_dft_example_are_those_of_its_recipe():
+    """The digest covers every setting except the number of tasks."""
+    recipe = load_recipe(REPOSITORY / "examples/recipes/espresso.yaml")
+    labels = read(REPOSITORY / "examples/data/rh-co-espresso.extxyz", ":")
+    assert len(labels) == 25
+    assert {atoms.info["recipe"] for atoms in labels} == {f"{recipe.name}:sha256-{recipe.digest()}"}
+    assert {atoms.info["calculator"] for atoms in labels} == {recipe.calculator.id}
+    assert max(np.abs(atoms.get_forces().sum(axis=0)).max() for atoms in labels) < 0.1, "forces of DFT add up to zero"
+
+
+def test_calculators_of_the_tutorial_fit_into_a_recipe():
+    """The same file with another calculator: VASP can be built wherever ASE is."""
+    text = (REPOSITORY / "docs/tutorials/active_learning.md").read_text(encoding="utf-8")
+    recipe = load_recipe(REPOSITORY / "examples/recipes/espresso.yaml")
+    found = [load_yaml(block, source="tutorial")["calculator"] for _, block in blocks_of(text, ("yaml",))]
+    assert [each["factory"] for each in found] == ["ase.calculators.vasp.Vasp", "gpaw.GPAW"]
+    vasp, gpaw = (replace(recipe, calculator=from_mapping(CalculatorConfig, plain(each))) for each in found)
+    assert vasp.calculator == load_recipe(REPOSITORY / "examples/recipes/template.yaml").calculator
+    calculator = build_calculator(vasp.calculator)
+    assert (calculator.parameters["encut"], calculator.parameters["kpts"]) == (400, [3, 3, 1])
+    assert gpaw.digest() != vasp.digest() != recipe.digest()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pw.x") is None, reason="Quantum ESPRESSO (pw.x) is not installed")
+def test_quantum_espresso_labels_again_what_is_stored(tmp_path, monkeypatch):
+    """One calculation with the recipe gives the stored energy and forces (other versions: within 0.05)."""
+    recipe = load_recipe(REPOSITORY / "examples/recipes/espresso.yaml")
+    stored = read(REPOSITORY / "examples/data/rh-co-espresso.extxyz@0")
+    monkeypatch.chdir(tmp_path)
+    profile = EspressoProfile(command="pw.x", pseudo_dir="/usr/share/espresso/pseudo")
+    config = replace(recipe.calculator, kwargs={**recipe.calculator.kwargs, "profile": profile})
+    atoms = stored.copy()
+    atoms.calc = build_calculator(config)
+    assert atoms.get_potential_energy() == pytest.approx(stored.get_potential_energy(), abs=0.05)
+    assert atoms.get_forces() == pytest.approx(stored.get_forces(), abs=0.05)
+    assert (tmp_path / "espresso" / "espresso.pwo").exists()
 
 
 @pytest.mark.parametrize("path", YAML, ids=[str(path.relative_to(REPOSITORY)) for path in YAML])
