@@ -3,12 +3,11 @@
     python benchmarks/paper_pareto.py [--oc20 oc20.jsonl] [--qm9 qm9.jsonl] [--repeats 5] [--quick] [--out rows.jsonl]
                                       [--plot pareto.svg]
 
-Errors are read from the rows of the two benchmarks (by default beside ``--out`` or in benchmarks/results): the force
-error on other snapshots of the OC20 training systems (of held-out systems no network has learned the forces), and the
-error of U0 after training on the largest set that both networks have. The
-throughput is measured here: all networks take turns in one process, one thread, so that other load affects them
-equally; the median of the CPU times of a batch counts. Weights are random, which do not change the time. A network is
-on the front if no other one is both faster and more accurate.
+Errors are read from the rows of the two benchmarks (by default beside ``--out`` or in benchmarks/results): the energy
+error on other snapshots of the OC20 training systems, and the error of U0 after training on the largest set that both
+networks have. The throughput is measured here: all networks take turns in one process, one thread, so that other load
+affects them equally; the median of the CPU times of a batch counts. Weights are random, which do not change the time. A
+network is on the front if no other one is both faster and more accurate.
 """
 
 import argparse
@@ -83,7 +82,7 @@ def call_of(network: Network, settings: Sequence[str], mode: FrameMode) -> Calla
 
 
 def oc20_points(rows: Sequence[Row], folder: Path, repeats: int, *, quick: bool) -> list[Point]:
-    """Force errors of OC20."""
+    """Energy errors of OC20."""
     settings = oc20.data_settings(oc20.snapshots([oc20.SNAPSHOTS], quick=quick), folder, seed=0, epochs=1)
     calls = {
         case: call_of(network, settings, mode)
@@ -92,7 +91,9 @@ def oc20_points(rows: Sequence[Row], folder: Path, repeats: int, *, quick: bool)
     }
     speeds = throughputs(calls, repeats)
     return [
-        Point(case=case, throughput=speed, error=mean_of(rows, table=oc20.KNOWN_SYSTEMS, case=case, metric="force MAE"))
+        Point(
+            case=case, throughput=speed, error=mean_of(rows, table=oc20.KNOWN_SYSTEMS, case=case, metric="energy MAE")
+        )
         for case, speed in speeds.items()
     ]
 
@@ -198,13 +199,13 @@ def main(arguments: list[str] | None = None) -> None:
     rows = Rows(chosen.out)
     rows.replace_derived(
         [
-            *table_rows("OC20, other snapshots of the training systems", on_slabs, "force MAE", "meV/Å"),
+            *table_rows("OC20, other snapshots of the training systems", on_slabs, "energy MAE", "eV"),
             *table_rows("QM9, U0", on_molecules, "MAE", "meV"),
             *published_rows(),
         ]
     )
     if chosen.plot is not None:
-        panels = {"OC20": (on_slabs, "force MAE (meV/Å)"), "QM9": (on_molecules, "MAE of U0 (meV)")}
+        panels = {"OC20": (on_slabs, "energy MAE (eV)"), "QM9": (on_molecules, "MAE of U0 (meV)")}
         plot(panels, chosen.plot)
 
 

@@ -53,14 +53,11 @@ def _mean(rows: list[Row]) -> Row:
 
 def _seeds(cells: Iterable[list[Row]]) -> str:
     """How many seeds the cells are means of."""
-    numbers = sorted({len(rows) for rows in cells if "seed" in rows[0]})
+    numbers = sorted({rows[-1].get("runs", len(rows)) for rows in cells if "seed" in rows[-1] or "runs" in rows[-1]})
     if not numbers:
         return ""
-    return (
-        f" ({numbers[0]} seed{'s' if numbers[0] > 1 else ''})"
-        if len(numbers) == 1
-        else (f" ({numbers[0]} to {numbers[-1]} seeds)")
-    )
+    least, most = numbers[0], numbers[-1]
+    return f" ({least if least == most else f'{least} to {most}'} seed{'s' if most > 1 else ''})"
 
 
 def _column(row: Row) -> str:
