@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from experiment import Measured, Network, fit, mean_of, measure, untrained
+from experiment import Measured, Network, fit, measure, untrained
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from oc20 import OURS, PAPER, SNAPSHOTS, data_settings, snapshots
@@ -32,8 +32,8 @@ from faenet_calc.reports.plots import COLORS, STYLE
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.symmetry import symmetry_metrics
 
-AXES = ("Rot-I", "force MAE")
-FLOOR = 1e-3  # meV; smaller values of exact methods are drawn here
+SHOWN = {"Rot-I": "meV", "F-Rot-E": "meV/Å", "force MAE": "meV/Å"}
+FLOOR = 1e-3  # smaller values, of exact methods, are drawn here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,23 +94,23 @@ def properties(method: Method, settings: Sequence[str], limit: int) -> Measured:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw Rot-I against the force error, small points for the seeds."""
+    """Draw Rot-I, F-Rot-E and the force error of all methods: bars for the means, points for the seeds."""
+    names = [name for name in METHODS if any(row["case"] == name for row in rows)]
     with rc_context(STYLE):
-        figure = Figure(figsize=(5.5, 3.8), layout="constrained")
-        axes = figure.add_subplot()
-        for number, name in enumerate(METHODS):
-            members = [row for row in rows if row["case"] == name]
-            if not members:
-                continue
-            color = COLORS[number % len(COLORS)]
-            points = {metric: [row["value"] for row in members if row["metric"] == metric] for metric in AXES}
-            x = [max(value, FLOOR) for value in points["Rot-I"]]
-            axes.plot(x, points["force MAE"], ".", color=color, markersize=4)
-            place = max(mean_of(members, metric="Rot-I"), FLOOR), mean_of(members, metric="force MAE")
-            axes.scatter(*place, color=color)
-            axes.annotate(name, place, xytext=(5, 4), textcoords="offset points", fontsize="small")
-        axes.set(xscale="log", xlabel=f"Rot-I (meV; {FLOOR:g} or less at the left edge)", ylabel="force MAE (meV/Å)")
-        axes.margins(0.15)
+        figure = Figure(figsize=(8.0, 2.9), layout="constrained")
+        for number, (metric, unit) in enumerate(SHOWN.items()):
+            axes = figure.add_subplot(1, len(SHOWN), number + 1)
+            for place, name in enumerate(names):
+                found = [row["value"] for row in rows if row["case"] == name and row["metric"] == metric]
+                values, color = [max(value, FLOOR) for value in found], COLORS[place % len(COLORS)]
+                axes.barh(place, sum(values) / len(values), color=color, alpha=0.5)
+                axes.plot(values, [place] * len(values), "o", color=color, markersize=4)
+            axes.set_yticks(range(len(names)), [""] * len(names) if number else names)
+            axes.invert_yaxis()
+            axes.set_xlabel(f"{metric} ({unit})")
+            if metric != "force MAE":
+                axes.set_xscale("log")
+                axes.set_xlim(left=FLOOR / 2)
         figure.savefig(path)
 
 
