@@ -208,7 +208,7 @@ def _lattice_frames(cell: Tensor, is_open: Sequence[Sequence[bool]], mode: Frame
         return _uniform(axes[:, None] @ turned, lattice=True)
     used = bulk[:, None] | (torch.arange(3 * k, device=cell.device) < k)
     graph, choice = torch.nonzero(used, as_tuple=True)
-    weight = torch.where(bulk, 1.0 / (3 * k), 1.0 / k).to(cell.dtype)
+    weight = 1.0 / (k * (1 + 2 * bulk.to(cell.dtype)))
     return Frames(rotation=(axes[:, None] @ turned)[graph, choice], graph=graph, weight=weight[graph], lattice=True)
 
 
