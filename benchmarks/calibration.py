@@ -11,7 +11,10 @@ Scores: `uncertainty` (energy_uncertainty), `frame spread` (energy_frame_std) an
 standard deviation of their energies). The last two have no scale of their own and are always multiplied by the factor
 that makes their mean square standardized error one. Rows:
 
-coverage_68, coverage_95    share of errors within 1 and 1.96 standard deviations; 0.683 and 0.950 if calibrated.
+coverage_68, coverage_95    share of errors within 1 and 1.96 standard deviations; 0.683 and 0.950 for a normal
+                            distribution.
+coverage_interval           share of errors within energy_uncertainty_95, or within the same quantile of the other half
+                            of the systems; 0.950 if calibrated.
 rank_correlation            Spearman's, between score and error of the energy; per_atom for both divided by the atoms.
 auroc                       probability that a structure far outside (oxides, graphene, high coverage, water layers,
                             unknown elements, fused and compressed atoms) has a larger score per atom than one of the
@@ -41,6 +44,7 @@ from trust import UP, foreign_structures
 
 from faenet_calc import FAENetCalculator
 from faenet_calc.data.formats import Record, read_records
+from faenet_calc.potential.uncertainty import COVERAGE, grouped_quantile
 
 Floats = NDArray[np.float64]
 
@@ -69,11 +73,12 @@ def far_outside() -> dict[str, Atoms]:
 
 def scores(calculators: Sequence[FAENetCalculator], structures: Sequence[Atoms]) -> dict[str, Floats]:
     """Energies (eV), standard deviations (eV), distances and marks of the first model; the spread over all models."""
-    wanted = ("energy", "energy_uncertainty", "energy_frame_std", "domain_distance")
+    wanted = ("energy", "energy_uncertainty", "energy_uncertainty_95", "energy_frame_std", "domain_distance")
     first = calculators[0].predict(structures, properties=wanted)
     found = {
         "energy": np.array([result["energy"] for result in first]),
         "uncertainty": np.array([result["energy_uncertainty"] for result in first]),
+        "interval": np.array([result["energy_uncertainty_95"] for result in first]),
         "frame spread": np.array([result["energy_frame_std"] for result in first]),
         "distance": np.array([result["domain_distance"].max() for result in first]),
         "outside": np.array([result["domain"] == "outside" for result in first], dtype=float),
@@ -98,10 +103,21 @@ def auroc(inside: Floats, outside: Floats) -> float:
     return float((ranks.sum() - len(outside) * (len(outside) + 1) / 2) / (len(inside) * len(outside)))
 
 
-def agreement(deviation: Floats, error: Floats, n_atoms: Floats) -> Row:
-    """How well standard deviations [n] describe errors [n] (eV)."""
+def intervals(deviation: Floats, error: Floats, half: NDArray[np.bool_], group: NDArray[np.int64]) -> Floats:
+    """[n] (eV) half widths of 95 % intervals from the errors of the other half, every group with the same weight."""
+    standardized, width = torch.as_tensor(np.abs(error) / deviation), np.empty_like(deviation)
+    for chosen in (half, ~half):
+        other = torch.as_tensor(~chosen)
+        factor = grouped_quantile(standardized[other], torch.as_tensor(group)[other], COVERAGE)
+        width[chosen] = factor * deviation[chosen]
+    return width
+
+
+def agreement(deviation: Floats, width: Floats, error: Floats, n_atoms: Floats) -> Row:
+    """How well standard deviations [n] and half widths of 95 % intervals [n] describe errors [n] (eV)."""
     standardized = np.abs(error) / deviation
     return {
+        "coverage_interval": float((np.abs(error) <= width).mean()),
         "coverage_68": float((standardized < 1).mean()),
         "coverage_95": float((standardized < 1.96).mean()),
         "rank_correlation": float(spearmanr(deviation, np.abs(error)).statistic),
@@ -143,6 +159,7 @@ def measured(
     error = found["energy"] - np.array([record.results["energy"] for record in records])
     n_atoms = np.array([len(record.atoms) for record in records], dtype=float)
     systems = sorted({str(record.info.get("system")) for record in records})
+    group = np.array([systems.index(str(record.info.get("system"))) for record in records])
     half = np.array([systems.index(str(record.info.get("system"))) % 2 == 0 for record in records])
     rows: list[Row] = []
     curves = {}
@@ -152,9 +169,11 @@ def measured(
         row: Row = {"score": name}
         if name != "distance":
             deviation = np.maximum(found[name], 1e-9)
+            width = found["interval"]
             if name != "uncertainty" or not final:
                 deviation = cross_calibrated(deviation, error, half)
-            row |= agreement(deviation, error, n_atoms)
+                width = intervals(deviation, error, half, group)
+            row |= agreement(deviation, width, error, n_atoms)
             curves[name] = groups(deviation, error)
         per_atom = (1.0, 1.0) if name == "distance" else (n_atoms, foreign_sizes)
         row["auroc"] = auroc(found[name] / per_atom[0], outside[name] / per_atom[1])

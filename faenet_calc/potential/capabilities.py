@@ -11,9 +11,11 @@ from faenet_calc.potential.config import ForceKind, PotentialConfig
 
 PROPERTIES = (
     "energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std", "energy_uncertainty",
-    "energies_uncertainty", "forces_uncertainty", "domain_distance", "atom_features",
+    "energy_uncertainty_95", "energies_uncertainty", "forces_uncertainty", "domain_distance", "atom_features",
 )  # fmt: skip
-_OF_UNCERTAINTY = ("energy_uncertainty", "energies_uncertainty", "forces_uncertainty", "domain_distance")
+_OF_UNCERTAINTY = (
+    "energy_uncertainty", "energy_uncertainty_95", "energies_uncertainty", "forces_uncertainty", "domain_distance",
+)  # fmt: skip
 FramesChoice = Literal["auto"] | FrameMode
 ForcesChoice = Literal["auto", "gradient", "direct", "both"]
 

@@ -1,13 +1,17 @@
 """TrainingDomain: ranges of the training data of a potential, and whether a prediction is plausible beside them."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
+import torch
 from ase.data import covalent_radii
 from numpy.typing import NDArray
+from torch import Tensor
 
 from faenet_calc import elements
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.edge_lengths import EdgeLengths
 from faenet_calc.potential.prediction import Prediction
 
 # How far beyond the training data a prediction may be.
@@ -38,6 +42,33 @@ class TrainingDomain:
     uncertainty: float
     n_structures: int = 0
 
+    @cached_property
+    def _limits(self) -> dict[tuple[torch.dtype, torch.device], Tensor]:
+        """The limits of contacts by type and device, converted once."""
+        limits = torch.zeros(elements.MAX_Z + 1, elements.MAX_Z + 1, dtype=torch.float64)
+        for pair, distance in self.shortest.items():
+            one, other = (elements.atomic_number(symbol) for symbol in pair.split("-"))
+            bond = float(covalent_radii[one] + covalent_radii[other])  # elements that never met may still touch
+            limits[one, other] = limits[other, one] = (_CLOSER * min(distance, bond)) ** 2
+        return {(limits.dtype, limits.device): limits.reshape(-1)}
+
+    def contact_limits(self, lengths: EdgeLengths) -> Tensor:
+        """[n_edges] (Å²) square of the shortest plausible distance of the two elements of each edge."""
+        key = lengths.squared.dtype, lengths.squared.device
+        if key not in self._limits:
+            self._limits[key] = next(iter(self._limits.values())).to(lengths.squared)
+        return self._limits[key].index_select(0, lengths.pair)
+
+    def closest_contact(self, graph: AtomGraph, lengths: EdgeLengths) -> Tensor:
+        """[n_graphs] shortest distance in units of the shortest plausible one of its two elements."""
+        ratio = lengths.squared / self.contact_limits(lengths)
+        if graph.n_graphs == 1:
+            closest = ratio.amin(dim=0, keepdim=True) if len(ratio) else ratio.new_full((1,), torch.inf)
+        else:
+            closest = ratio.new_full((graph.n_graphs,), torch.inf)
+            closest = closest.scatter_reduce(0, graph.graph_of_edge, ratio, "amin")
+        return closest.sqrt()
+
 
 class DomainGuard:
     """Compares predictions with a training domain.
@@ -51,13 +82,9 @@ class DomainGuard:
         self.domain = domain
         width = domain.highest_energy - domain.lowest_energy
         self.energies = domain.lowest_energy - _ENERGY_MARGIN * width, domain.highest_energy + _ENERGY_MARGIN * width
+        self._largest_force = torch.inf if domain.largest_force is None else _FORCE_MARGIN * domain.largest_force
         self._references = np.array(references)
-        shortest = np.zeros((elements.MAX_Z + 1, elements.MAX_Z + 1))
-        for pair, distance in domain.shortest.items():
-            one, other = (elements.atomic_number(symbol) for symbol in pair.split("-"))
-            bond = float(covalent_radii[one] + covalent_radii[other])  # elements that never met may still touch
-            shortest[one, other] = shortest[other, one] = _CLOSER * min(distance, bond)
-        self._shortest = shortest
+        self._numbers, self._offset = np.zeros(0, dtype=np.int64), 0.0
 
     def reasons(self, graph: AtomGraph, prediction: Prediction) -> tuple[str, ...]:
         """Why the prediction of one structure is outside the domain; empty if it is inside.
@@ -66,52 +93,47 @@ class DomainGuard:
             graph: The structure.
             prediction: With energy, energy_uncertainty and domain_distance, and forces if they were computed.
         """
-        found = []
         numbers, n = graph.atomic_numbers.cpu().numpy(), graph.n_atoms
+        if not np.array_equal(numbers, self._numbers):  # in simulations they are the same at every step
+            self._numbers, self._offset = numbers.copy(), float(self._references[numbers].sum())
         assert prediction.energy_uncertainty is not None and prediction.domain_distance is not None
-        if close := self._too_close(graph, numbers):
-            found.append(close)
-        energy = (float(prediction.energy[0]) - float(self._references[numbers].sum())) / n
+        assert prediction.closest_contact is not None
+        energy = (prediction.energy.item() - self._offset) / n
+        deviation = prediction.energy_uncertainty.item() / n
+        distance = prediction.domain_distance.max().item()
+        force = 0.0 if prediction.forces is None else prediction.forces.square().sum(dim=1).max().item() ** 0.5
         low, high = self.energies
+        found = []
+        if not prediction.closest_contact.item() >= 1:
+            found.append(self._closest(graph, numbers))
         if not low <= energy <= high:
             found.append(
                 f"energy of {energy:.4g} eV/atom above the references (training data: {self.domain.lowest_energy:.2f} "
                 f"to {self.domain.highest_energy:.2f})"
             )
-        if prediction.forces is not None and self.domain.largest_force is not None:
-            force = float(np.linalg.norm(prediction.forces.cpu().numpy(), axis=1).max())
-            if not force <= _FORCE_MARGIN * self.domain.largest_force:
-                found.append(f"force of {force:.4g} eV/Å (training data: up to {self.domain.largest_force:.1f})")
-        deviation = float(prediction.energy_uncertainty[0]) / n
+        if not force <= self._largest_force:
+            found.append(f"force of {force:.4g} eV/Å (training data: up to {self.domain.largest_force:.1f})")
         if not deviation <= _UNCERTAINTY_MARGIN * self.domain.uncertainty:
             found.append(
                 f"energy uncertainty of {deviation:.3g} eV/atom (99.9 % of the training data: below "
                 f"{self.domain.uncertainty:.2g})"
             )
-        farthest = int(prediction.domain_distance.argmax())
-        distance = float(prediction.domain_distance[farthest])
         if not distance <= _DISTANCE_MARGIN:
+            farthest = int(prediction.domain_distance.argmax())
             found.append(
                 f"environment of atom {farthest} ({elements.symbol(int(numbers[farthest]))}) unlike any in the "
                 f"training data (distance {distance:.3g}; 99.9 % of the training atoms: below 1)"
             )
         return tuple(found)
 
-    def _too_close(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str | None:
-        """The pair of atoms that is closest in comparison with the training data, if too close."""
-        positions, cell, shift, centre, neighbor = (
-            tensor.detach().cpu().numpy()
-            for tensor in (graph.positions, graph.cell[0], graph.shift, graph.centre, graph.neighbor)
-        )
-        vectors = positions[neighbor] + shift @ cell - positions[centre]
-        distances = np.sqrt(np.einsum("ei,ei->e", vectors, vectors))
-        limits = self._shortest[numbers[centre], numbers[neighbor]]
-        if not (distances < limits).any():
-            return None
-        with np.errstate(divide="ignore"):
-            edge = int(np.argmin(distances / limits))
-        one, other = (elements.symbol(int(numbers[atom])) for atom in (centre[edge], neighbor[edge]))
+    def _closest(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str:
+        """The pair of atoms that is closest in comparison with the training data."""
+        lengths = EdgeLengths.of(graph, graph.edge_vectors())
+        limits = self.domain.contact_limits(lengths)
+        edge = int((lengths.squared / limits).argmin())
+        first, second = int(graph.centre[edge]), int(graph.neighbor[edge])
+        one, other = (elements.symbol(int(numbers[atom])) for atom in (first, second))
         return (
-            f"atoms {centre[edge]} and {neighbor[edge]} ({one}-{other}) {distances[edge]:.2f} Å apart (training data: "
-            f"{limits[edge] / _CLOSER:.2f} or more)"
+            f"atoms {first} and {second} ({one}-{other}) {float(lengths.squared[edge]) ** 0.5:.2f} Å apart (training "
+            f"data: {float(limits[edge]) ** 0.5 / _CLOSER:.2f} or more)"
         )

@@ -21,6 +21,7 @@ from faenet_calc.network.engine import Engine, engine_for
 from faenet_calc.network.faenet import FAENet, NetworkOutput
 from faenet_calc.potential.capabilities import Request
 from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
+from faenet_calc.potential.edge_lengths import EdgeLengths
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.potential.repulsion import CloseContacts, close_contacts
 from faenet_calc.potential.uncertainty import FORCE_DRAWS, LastLayerUncertainty
@@ -55,6 +56,7 @@ class _Geometry:
         frames: The frames of every structure.
         separate_copies: Whether the edges of different frames are kept apart.
         contacts: Edges where the repulsion acts; None if there are none.
+        lengths: Of the edges.
     """
 
     graph: AtomGraph
@@ -64,6 +66,7 @@ class _Geometry:
     frames: Frames
     separate_copies: bool
     contacts: CloseContacts | None
+    lengths: EdgeLengths
 
     @cached_property
     def framed(self) -> FramedGraph:
@@ -143,7 +146,7 @@ def forward(
         elif request.gradient:
             result |= _derivatives(geometry, network, result["energy"], request)
     if request.features:
-        result |= _uncertainties(uncertainty, geometry, network.output, request)
+        result |= _uncertainties(uncertainty, config, geometry, network.output, request)
     if "forces_uncertainty" in request.properties:
         assert uncertainty is not None
         result["forces_uncertainty"] = _forces_uncertainty(model, config, graph, request, uncertainty, generator)
@@ -178,6 +181,7 @@ def _geometry(
         frames = build_frames(graph, config.frames, frames, vacuum=config.model.cutoff, generator=generator)
     with torch.set_grad_enabled(differentiable_vectors):
         vectors = graph.edge_vectors()
+    lengths = EdgeLengths.of(graph, vectors)
     return _Geometry(
         graph=graph,
         positions=positions,
@@ -185,7 +189,8 @@ def _geometry(
         vectors=vectors,
         frames=frames,
         separate_copies=request.gradient_spread,
-        contacts=close_contacts(config.repulsion, graph, vectors, config.model.cutoff),
+        contacts=close_contacts(config.repulsion, graph, lengths, config.model.cutoff),
+        lengths=lengths,
     )
 
 
@@ -376,14 +381,18 @@ def _atom_features(geometry: _Geometry, output: NetworkOutput) -> Tensor:
     assert output.features is not None
     weight = geometry.frames.weight.to(output.features.dtype)
     if geometry.graph.n_graphs == 1:
-        return torch.tensordot(weight, output.features.unflatten(0, (len(weight), -1)), dims=1)
+        return (weight @ output.features.view(len(weight), -1)).view(geometry.graph.n_atoms, -1)
     weighted = output.features * weight[geometry.framed.frame_of_node][:, None]
     empty = weighted.new_zeros(geometry.graph.n_atoms, weighted.shape[1])
     return empty.index_add(0, geometry.framed.atom_of_node, weighted)
 
 
 def _uncertainties(
-    uncertainty: LastLayerUncertainty | None, geometry: _Geometry, output: NetworkOutput, request: Request
+    uncertainty: LastLayerUncertainty | None,
+    config: PotentialConfig,
+    geometry: _Geometry,
+    output: NetworkOutput,
+    request: Request,
 ) -> dict[str, Tensor]:
     """What follows from the last-layer features, by the names of :class:`Prediction`."""
     graph, wanted, result = geometry.graph, request.properties, dict[str, Tensor]()
@@ -391,12 +400,19 @@ def _uncertainties(
     if "atom_features" in wanted:
         result["atom_features"] = features
     if uncertainty is not None:
-        if "energy_uncertainty" in wanted:
-            result["energy_uncertainty"] = uncertainty.deviation(graph.sum_over_atoms(features))
+        if not wanted.isdisjoint(("energy_uncertainty", "energy_uncertainty_95")):
+            total = features.sum(dim=0, keepdim=True) if graph.n_graphs == 1 else graph.sum_over_atoms(features)
+            deviation = uncertainty.deviation(total)
+            if "energy_uncertainty" in wanted:
+                result["energy_uncertainty"] = deviation
+            if "energy_uncertainty_95" in wanted:
+                result["energy_uncertainty_95"] = deviation * uncertainty.half_width
         if "energies_uncertainty" in wanted:
             result["energies_uncertainty"] = uncertainty.deviation(features)
         if "domain_distance" in wanted:
             result["domain_distance"] = uncertainty.distance(features, graph.atomic_numbers)
+            if config.domain is not None:
+                result["closest_contact"] = config.domain.closest_contact(graph, geometry.lengths)
     return result
 
 

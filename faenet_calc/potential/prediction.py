@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 _PER_GRAPH = frozenset(
-    {"energy", "stress", "energy_uncertainty", "energy_frame_std", "energy_comm", "energy_var", "stress_var"}
+    {
+        "closest_contact",
+        "energy",
+        "energy_comm",
+        "energy_frame_std",
+        "energy_uncertainty",
+        "energy_uncertainty_95",
+        "energy_var",
+        "stress",
+        "stress_var",
+    }
 )
 
 
@@ -30,9 +40,11 @@ class Prediction:
         energy_frame_std: [n_graphs] (eV), spread of the energy over frames.
         forces_frame_std: [n_atoms] (eV/Å), root mean square deviation of an atom's force vector over frames.
         energy_uncertainty: [n_graphs] (eV), calibrated standard deviation of the energy.
+        energy_uncertainty_95: [n_graphs] (eV), half width of the interval that contains 95 % of the true energies.
         energies_uncertainty: [n_atoms] (eV), of per-atom energies; they are correlated and do not add up.
         forces_uncertainty: [n_atoms] (eV/Å), root mean square error expected of an atom's force vector.
         domain_distance: [n_atoms] distance from the training atoms of the element; 1 for the farthest of them.
+        closest_contact: [n_graphs] shortest distance in units of the shortest plausible one of its two elements.
         atom_features: [n_atoms, D] last-layer features.
         energy_comm: [n_graphs, n_members] (eV).
         energy_var: [n_graphs] (eV²), population variance.
@@ -51,9 +63,11 @@ class Prediction:
     energy_frame_std: Tensor | None = None
     forces_frame_std: Tensor | None = None
     energy_uncertainty: Tensor | None = None
+    energy_uncertainty_95: Tensor | None = None
     energies_uncertainty: Tensor | None = None
     forces_uncertainty: Tensor | None = None
     domain_distance: Tensor | None = None
+    closest_contact: Tensor | None = None
     atom_features: Tensor | None = None
     energy_comm: Tensor | None = None
     energy_var: Tensor | None = None
@@ -96,14 +110,17 @@ class Prediction:
 def committee_average(members: Sequence[Prediction]) -> Prediction:
     """Average predictions of the same structures; with several members, add their values and population variance.
 
-    The distance from the training data is the largest of all members.
+    The distance from the training data is the largest, the closest contact the smallest of all members.
     """
     if len(members) == 1:
         return members[0]
     results: dict[str, Tensor] = {}
     for name in members[0].values():
         values = torch.stack([getattr(member, name) for member in members], dim=1)
-        results[name] = values.amax(dim=1) if name == "domain_distance" else values.mean(dim=1)
+        if name == "domain_distance":
+            results[name] = values.amax(dim=1)
+        else:
+            results[name] = values.amin(dim=1) if name == "closest_contact" else values.mean(dim=1)
         if name in ("energy", "forces", "stress"):
             results[f"{name}_var"] = values.var(dim=1, correction=0)
         if name in ("energy", "forces"):

@@ -34,6 +34,7 @@ from faenet_calc import elements
 from faenet_calc.frames.frames import FramedGraph
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.config import RepulsionConfig
+from faenet_calc.potential.edge_lengths import EdgeLengths
 
 _COULOMB = Hartree * Bohr  # e² / (4π ε0) (eV Å)
 _SCREENING = ((0.18175, 3.19980), (0.50986, 0.94229), (0.28022, 0.40290), (0.02817, 0.20162))  # φ = Σ c exp(−b x)
@@ -125,22 +126,22 @@ def _smooth_step(t: Tensor) -> Tensor:
     return t**3 * (10 - 15 * t + 6 * t**2)
 
 
-def close_contacts(config: RepulsionConfig, graph: AtomGraph, vectors: Tensor, cutoff: float) -> CloseContacts | None:
+def close_contacts(
+    config: RepulsionConfig, graph: AtomGraph, lengths: EdgeLengths, cutoff: float
+) -> CloseContacts | None:
     """Find out where the repulsion acts; None if nowhere.
 
     Args:
         config: Of the repulsion.
         graph: The structures.
-        vectors: [n_edges, 3] (Å).
+        lengths: Of the edges.
         cutoff: Of the edges (Å).
     """
     if config.kind == "none":
         return None
-    first, second = (graph.atomic_numbers.index_select(0, end) for end in (graph.centre, graph.neighbor))
-    every = _ranges_of_all_pairs(config, cutoff, vectors.dtype, vectors.device)
-    index = first * (elements.MAX_Z + 1) + second
-    ranges = SwitchingRanges(*(table.index_select(0, index) for table in every))
-    distance = torch.linalg.vector_norm(vectors.detach(), dim=1)
+    every = _ranges_of_all_pairs(config, cutoff, lengths.squared.dtype, lengths.squared.device)
+    ranges = SwitchingRanges(*(table.index_select(0, lengths.pair) for table in every))
+    distance = lengths.squared.sqrt()
     crowding = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, ranges.crowding))
     acts = (distance < ranges.zbl[:, 1]).any() | (crowding > config.crowding_start).any()
     return CloseContacts(config=config, ranges=ranges) if bool(acts) else None

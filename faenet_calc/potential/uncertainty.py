@@ -14,8 +14,14 @@ the training set alone (last-layer prediction rigidity: Bigi, Chong, Ceriotti an
 | ς² | ``REGULARIZER`` times the mean diagonal, for features scaled to unit mean square |
 | α² | mean of (error / σ)² with α = 1 over structures that were not trained on |
 | M | ``factor``: lower triangular, includes α and the scales of the features |
+| k | ``half_width``: the true energy of a new system lies within k σ in 95 % of all cases |
 
 Energies that share atoms have correlated errors: the variance of E_A - E_B is |M (f_A - f_B)|².
+
+Errors have heavier tails than a normal distribution, whose k would be 1.96, and structures of one composition have
+similar errors. k is therefore a quantile of |error| / σ in which every held-out composition has the same weight, at the
+level 0.95 (1 + 1 / n) for n compositions, which gives the coverage for a composition that is not among them (conformal
+prediction for grouped data: Dunn, Wasserman and Ramdas, J. Am. Stat. Assoc. 118, 2491, 2023).
 
 The distance of an atom is that of Mahalanobis from the training atoms of its element, among the leading principal
 components of the features. It is normalized: one in a thousand training atoms of the element is farther than 1.
@@ -23,14 +29,16 @@ components of the features. It is normalized: one in a thousand training atoms o
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 REGULARIZER = 1e-6
-COMPONENTS = 128
+COMPONENTS = 64
 """Principal components in the distance: more of them find hardly more foreign structures."""
+COVERAGE = 0.95
+"""Share of new systems whose true energy is meant to lie within ``half_width`` standard deviations."""
+NORMAL_HALF_WIDTH = 1.96
+"""Of a normal distribution; for checkpoints that store none."""
 FAR = 0.999
 """Quantile of the training atoms of an element that has the distance 1."""
 _DISTANCE_REGULARIZER = 1e-4  # of the mean variance of an element's components
@@ -48,6 +56,7 @@ class LastLayerUncertainty(nn.Module):
         elements: [n_elements] int64 atomic numbers of the training set, ascending.
         mean: [n_elements, K] mean components of the training atoms of each element.
         whitening: [n_elements, K (K + 1) / 2] lower triangles that turn deviations from the mean into distances.
+        half_width: [1] half width of the 95 % interval in standard deviations; None for that of a normal distribution.
     """
 
     factor: Tensor
@@ -55,17 +64,26 @@ class LastLayerUncertainty(nn.Module):
     elements: Tensor
     mean: Tensor
     whitening: Tensor
+    half_width: Tensor
 
     def __init__(
-        self, *, factor: Tensor, projection: Tensor, elements: Tensor, mean: Tensor, whitening: Tensor
+        self,
+        *,
+        factor: Tensor,
+        projection: Tensor,
+        elements: Tensor,
+        mean: Tensor,
+        whitening: Tensor,
+        half_width: Tensor | None = None,
     ) -> None:
         super().__init__()
-        tensors = {"factor": factor, "projection": projection, "elements": elements}
-        for name, tensor in (tensors | {"mean": mean, "whitening": whitening}).items():
+        if half_width is None:
+            half_width = factor.new_full((1,), NORMAL_HALF_WIDTH)
+        tensors = {"factor": factor, "projection": projection, "elements": elements, "mean": mean}
+        for name, tensor in (tensors | {"whitening": whitening, "half_width": half_width}).items():
             self.register_buffer(name, tensor)
-        self._whole: dict[str, Tensor] = {}
-        self._known: dict[int, int] = {}
-        self._arrays: dict[str, NDArray[np.floating]] = {}
+        self._matrices: dict[int | None, Tensor] = {}
+        self._order: _ByElement | None = None
 
     @property
     def n_features(self) -> int:
@@ -74,45 +92,68 @@ class LastLayerUncertainty(nn.Module):
 
     def deviation(self, features: Tensor) -> Tensor:
         """[n] (eV) standard deviation of the energy that belongs to features [n, D], which may be differences."""
-        whitened = features.to(self.factor.dtype) @ self._matrix("factor", self.factor).t()
-        return torch.linalg.vector_norm(whitened.double(), dim=1)
+        whitened = features.to(self.factor.dtype) @ self._transposed(None)
+        return torch.linalg.vector_norm(whitened, dim=1, dtype=torch.float64)
 
     def draws(self, n: int, generator: torch.Generator) -> Tensor:
         """[n, D] (eV) last layers drawn from their distribution: each times features is an error of the energy."""
         noise = torch.randn(n, self.n_features, generator=generator, dtype=torch.float64)
-        return noise.to(self.factor) @ self._matrix("factor", self.factor)
+        return noise.to(self.factor) @ self._transposed(None).t()
 
     def distance(self, features: Tensor, atomic_numbers: Tensor) -> Tensor:
         """[n_atoms] normalized distances of atoms with features [n_atoms, D]; infinite for other elements."""
-        # A handful of small matrices in every call: NumPy has less overhead than PyTorch.
-        kinds = atomic_numbers.cpu().numpy()
-        components = features.detach().cpu().to(self.projection.dtype).numpy() @ self._array("projection")
-        distances = np.full(len(kinds), np.inf)
-        for number in set(kinds.tolist()) & self._rows().keys():
-            row, atoms = self._rows()[number], np.flatnonzero(kinds == number)
-            whitened = (components[atoms] - self._array("mean")[row]) @ self._array(f"{row}").T
-            distances[atoms] = np.sqrt(np.square(whitened, dtype=np.float64).sum(axis=1))
-        return torch.from_numpy(distances).to(features.device)
+        if self._order is None or not torch.equal(self._order.atomic_numbers, atomic_numbers):
+            self._order = _ByElement.of(atomic_numbers, self.elements, self.mean)
+        order = self._order
+        components = (
+            (features.to(self.projection.dtype) @ self.projection).index_select(0, order.atoms).sub_(order.mean)
+        )
+        for row, start, end in order.parts:
+            components[start:end] = components[start:end] @ self._transposed(row)
+        return torch.linalg.vector_norm(components, dim=1).index_select(0, order.place)
 
-    def _rows(self) -> dict[int, int]:
-        """Row of every atomic number of the training set, read once."""
-        if not self._known:
-            self._known = {number: row for row, number in enumerate(self.elements.tolist())}
-        return self._known
-
-    def _array(self, name: str) -> NDArray[np.floating]:
-        """A buffer, or the whitening matrix of a row, as an array, converted once."""
-        if name not in self._arrays:
-            buffer = _unpacked(self.whitening[int(name)]) if name.isdecimal() else getattr(self, name)
-            self._arrays[name] = buffer.cpu().numpy()
-        return self._arrays[name]
-
-    def _matrix(self, name: str, packed: Tensor) -> Tensor:
-        """A stored lower triangle as a matrix, unpacked once per device and type."""
-        found = self._whole.get(name)
-        if found is None or found.device != packed.device or found.dtype != packed.dtype:
-            found = self._whole[name] = _unpacked(packed)
+    def _transposed(self, row: int | None) -> Tensor:
+        """Transpose of the whitening matrix of an element, or of M for None, unpacked once per device and type."""
+        found = self._matrices.get(row)
+        if found is None or found.device != self.factor.device or found.dtype != self.factor.dtype:
+            packed = self.factor if row is None else self.whitening[row]
+            found = self._matrices[row] = _unpacked(packed).t().contiguous()
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class _ByElement:
+    """The atoms of a batch by element; in simulations they are the same at every step.
+
+    Attributes:
+        atomic_numbers: [n_atoms] of the batch.
+        atoms: [n_atoms] atoms in the order of their elements.
+        place: [n_atoms] inverse of ``atoms``.
+        mean: [n_atoms, K] mean components of their elements, in the order of ``atoms``; infinite for other elements.
+        parts: Row of each element of the training set, and its range in ``atoms``.
+    """
+
+    atomic_numbers: Tensor
+    atoms: Tensor
+    place: Tensor
+    mean: Tensor
+    parts: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of(cls, atomic_numbers: Tensor, elements: Tensor, means: Tensor) -> "_ByElement":
+        atoms = torch.argsort(atomic_numbers, stable=True)
+        numbers, counts = torch.unique_consecutive(atomic_numbers[atoms], return_counts=True)
+        ends = torch.cumsum(counts, 0).tolist()
+        rows = {number: row for row, number in enumerate(elements.tolist())}
+        parts = tuple(
+            (rows[number], end - count, end)
+            for number, count, end in zip(numbers.tolist(), counts.tolist(), ends, strict=True)
+            if number in rows
+        )
+        mean = means.new_full((len(atoms), means.shape[1]), torch.inf)
+        for row, start, end in parts:
+            mean[start:end] = means[row]
+        return cls(atomic_numbers.clone(), atoms, torch.argsort(atoms), mean, parts)
 
 
 @dataclass(eq=False)
@@ -184,11 +225,39 @@ class FeatureStatistics:
         )
 
 
-def calibrated(uncertainty: LastLayerUncertainty, deviation: Tensor, error: Tensor) -> LastLayerUncertainty:
-    """The same uncertainty multiplied by α, from deviations [n] with α = 1 and errors [n] of held-out energies (eV)."""
+def calibrated(
+    uncertainty: LastLayerUncertainty, deviation: Tensor, error: Tensor, group: Tensor
+) -> LastLayerUncertainty:
+    """The same uncertainty multiplied by α, with the half width of its 95 % interval.
+
+    Args:
+        uncertainty: With α = 1.
+        deviation: [n] (eV) its standard deviations of held-out energies.
+        error: [n] (eV) errors of these energies.
+        group: [n] int64; errors of one group are similar.
+    """
     alpha = (error / deviation).square().mean().sqrt()
+    half_width = grouped_quantile((error / (alpha * deviation)).abs(), group, COVERAGE)
     buffers = dict(uncertainty.named_buffers())
-    return LastLayerUncertainty(**(buffers | {"factor": buffers["factor"] * alpha.to(buffers["factor"].dtype)}))
+    like = buffers["factor"]
+    changed = {"factor": like * alpha.to(like.dtype), "half_width": like.new_full((1,), half_width)}
+    return LastLayerUncertainty(**(buffers | changed))
+
+
+def grouped_quantile(values: Tensor, group: Tensor, level: float) -> float:
+    """Value that is not exceeded with probability ``level`` in a further group; the largest if there are few groups.
+
+    Args:
+        values: [n].
+        group: [n] int64.
+        level: Between 0 and 1.
+    """
+    _, member, counts = group.unique(return_inverse=True, return_counts=True)
+    weight = 1.0 / (counts.double() * len(counts))
+    order = torch.argsort(values)
+    reached = torch.cumsum(weight[member[order]], 0)
+    index = int(torch.searchsorted(reached, level * (1 + 1 / len(counts)) - 1e-9))
+    return float(values[order[min(index, len(values) - 1)]])
 
 
 def _inverse_factor(matrix: Tensor) -> Tensor:

@@ -74,7 +74,10 @@ def fit_uncertainty(
         sums.append(features.sum(dim=0))
         errors.append(float(prediction.energy[0]) - labelled.energy)
     deviation = uncertainty.deviation(torch.stack(sums)).cpu()
-    uncertainty = calibrated(uncertainty, deviation, torch.tensor(errors, dtype=torch.float64))
+    _, group = np.unique(held_out[0].compositions()[known], axis=0, return_inverse=True)
+    uncertainty = calibrated(
+        uncertainty, deviation, torch.tensor(errors, dtype=torch.float64), torch.as_tensor(group.reshape(-1))
+    )
     return potential.with_uncertainty(uncertainty, domain.result(_per_atom(uncertainty, statistics)))
 
 

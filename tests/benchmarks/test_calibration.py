@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from calibration import agreement, auroc, cross_calibrated, far_outside, groups
+from calibration import agreement, auroc, cross_calibrated, far_outside, groups, intervals
 
 from faenet_calc import FAENetCalculator
 
@@ -17,13 +17,17 @@ def normal():
 
 def test_drawn_errors_are_covered_and_ranked(normal):
     deviation, error = normal
-    found = agreement(deviation, error, np.ones(len(error)))
+    half, group = np.arange(len(error)) % 2 == 0, np.arange(len(error))
+    width, n_atoms = intervals(deviation, error, half, group), np.ones(len(error))
+    found = agreement(deviation, width, error, n_atoms)
+    assert found["coverage_interval"] == pytest.approx(0.95, abs=0.02)
     assert found["coverage_68"] == pytest.approx(0.683, abs=0.03)
     assert found["coverage_95"] == pytest.approx(0.95, abs=0.02)
     assert found["rank_correlation"] > 0.3
-    wrong = agreement(deviation[::-1], error, np.ones(len(error)))
+    wrong = agreement(deviation[::-1], width, error, n_atoms)
     assert abs(wrong["rank_correlation"]) < 0.1
-    assert agreement(0.3 * deviation, error, np.ones(len(error)))["coverage_68"] < 0.4
+    narrow = agreement(0.3 * deviation, 0.3 * width, error, n_atoms)
+    assert narrow["coverage_68"] < 0.4 and narrow["coverage_interval"] < 0.6
 
 
 def test_halves_calibrate_each_other(normal):

@@ -12,6 +12,7 @@ from ase.build import bulk, fcc111, molecule
 from faenet_calc import build_potential, load_potential
 from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.potential.config import RepulsionConfig
+from faenet_calc.potential.edge_lengths import EdgeLengths
 from faenet_calc.potential.repulsion import close_contacts, switching_ranges, zbl_energy
 from faenet_calc.testing import laws
 from faenet_calc.testing.repulsion import approach_curve, compression_curve, dimer_curve
@@ -64,7 +65,10 @@ def test_bonds_and_their_vibrations_are_outside(pair, length):
 def test_forces_and_stress_are_derivatives_across_the_switch(scale):
     potential, atoms = build(), squeezed(scale)
     graph = potential.graph(atoms)
-    assert close_contacts(potential.config.repulsion, graph, graph.edge_vectors(), potential.cutoff) is not None
+    assert (
+        close_contacts(potential.config.repulsion, graph, EdgeLengths.of(graph, graph.edge_vectors()), potential.cutoff)
+        is not None
+    )
     assert abs(float(potential.predict(atoms).energy - without(potential).predict(atoms).energy)) > 1e-3
     exact = potential.predict(atoms, ("forces", "stress"))
     size = float(exact.forces.abs().max())

@@ -15,6 +15,7 @@ from faenet_calc.network.native import INSTRUCTION_SETS, library, unavailable
 from faenet_calc.potential import forward as forward_module
 from faenet_calc.potential import shipped
 from faenet_calc.potential.checkpoint import load_potential
+from faenet_calc.potential.edge_lengths import EdgeLengths
 from faenet_calc.potential.potential import Potential, build_potential
 from faenet_calc.potential.repulsion import close_contacts
 
@@ -131,7 +132,9 @@ def test_messages_are_switched_off_where_atoms_crowd(frames, both):
     crystal.set_cell(0.877 * crystal.cell, scale_atoms=True)
     crystal.rattle(0.03, seed=0)
     graph = single.graph([crystal, _structures("Cu")["slab"]])
-    contacts = close_contacts(single.config.repulsion, graph, graph.edge_vectors(), single.cutoff)
+    contacts = close_contacts(
+        single.config.repulsion, graph, EdgeLengths.of(graph, graph.edge_vectors()), single.cutoff
+    )
     weights = contacts.message_weights(graph.edge_vectors(), graph)
     assert ((weights > 0.01) & (weights < 0.99)).any()
     expected = double.evaluate(graph, properties=TOLERANCES, frames=frames)

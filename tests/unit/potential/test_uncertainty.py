@@ -1,15 +1,20 @@
 """Last-layer uncertainty: algebra against dense formulas, calibration, distances, checkpoint."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from ase.build import bulk, fcc111, molecule
 
 from faenet_calc import build_potential, load_potential
 from faenet_calc.errors import InputError
+from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.potential.domain import DomainGuard, TrainingDomain
-from faenet_calc.potential.uncertainty import REGULARIZER, FeatureStatistics, calibrated
+from faenet_calc.potential.edge_lengths import EdgeLengths
+from faenet_calc.potential.uncertainty import REGULARIZER, FeatureStatistics, calibrated, grouped_quantile
 
 OURS = ("energy_uncertainty", "energies_uncertainty", "forces_uncertainty", "domain_distance")
 
@@ -73,8 +78,36 @@ def test_calibration_makes_the_mean_square_of_the_standardized_error_one(statist
     uncertainty, features = statistics.fit(), torch.stack(statistics.sums)
     deviation = uncertainty.deviation(features)
     error = 3.0 * deviation * torch.tensor([1.0, -1.0]).repeat(len(deviation) // 2)
-    scaled = calibrated(uncertainty, deviation, error)
+    scaled = calibrated(uncertainty, deviation, error, torch.arange(len(error)))
     assert torch.allclose(scaled.deviation(features), 3.0 * deviation, rtol=1e-2)
+    assert float(scaled.half_width) == pytest.approx(1.0)  # all errors are as large as the standard deviation
+
+
+def test_half_width_covers_new_groups_of_a_heavy_tailed_distribution():
+    """Errors of a group share a factor: 1.96 standard deviations and a quantile over structures cover too little."""
+    rng = np.random.default_rng(0)
+    covered = {"grouped": [], "ungrouped": [], "normal": []}
+    for _ in range(200):
+        values = torch.as_tensor(np.abs(rng.standard_t(3, (41, 1)) * (1 + 0.1 * rng.normal(size=(41, 20)))))
+        known, new = values[:40].reshape(-1), values[40]
+        group = torch.arange(40).repeat_interleave(20)
+        widths = {
+            "grouped": grouped_quantile(known, group, 0.95),
+            "ungrouped": grouped_quantile(known, torch.arange(len(known)), 0.95),
+            "normal": 1.96 * float(known.square().mean().sqrt()),
+        }
+        for name, width in widths.items():
+            covered[name].append(float((new <= width).float().mean()))
+    share = {name: sum(found) / len(found) for name, found in covered.items()}
+    assert share["grouped"] > 0.94
+    assert share["grouped"] > share["ungrouped"]
+
+
+def test_interval_is_the_half_width_times_the_standard_deviation(fitted):
+    found = fitted.predict(_structures(2)[1], ("energy_uncertainty", "energy_uncertainty_95"))
+    expected = found.energy_uncertainty * fitted.uncertainty.half_width
+    assert torch.allclose(found.energy_uncertainty_95, expected)
+    assert float(fitted.uncertainty.half_width) > 0
 
 
 def test_differences_of_shared_atoms_are_more_certain_than_independent_energies(fitted):
@@ -165,9 +198,25 @@ def test_guard_gives_a_reason_for_every_range(fitted, changes, words):
     graph = fitted.graph(atoms)
     properties = ("energy", "forces", "energy_uncertainty", "domain_distance")
     prediction = fitted.evaluate(graph, properties=properties)
-    found = " ".join(_guard(**changes).reasons(graph, prediction))
-    assert words in found
-    assert words not in " ".join(_guard().reasons(graph, prediction))
+
+    def reasons(guard):
+        contact = guard.domain.closest_contact(graph, EdgeLengths.of(graph, graph.edge_vectors()))
+        return " ".join(guard.reasons(graph, dataclasses.replace(prediction, closest_contact=contact)))
+
+    assert words in reasons(_guard(**changes))
+    assert words not in reasons(_guard())
+
+
+def test_closest_contacts_of_a_batch_are_those_of_its_structures(fitted):
+    domain = TrainingDomain(lowest_energy=0, highest_energy=1, uncertainty=1, shortest={"Cu-Cu": 2.4, "Cu-O": 1.7})
+    batch = [bulk("Cu", a=3.0, cubic=True), bulk("Cu"), Atoms("Cu"), Atoms("CuO", [(0, 0, 0), (0, 0, 1.2)])]
+    graphs = [fitted.graph(atoms) for atoms in batch]
+    together = AtomGraph.batch(graphs)
+    found = domain.closest_contact(together, EdgeLengths.of(together, together.edge_vectors()))
+    alone = [float(domain.closest_contact(one, EdgeLengths.of(one, one.edge_vectors()))) for one in graphs]
+    assert found.tolist() == pytest.approx(alone)
+    assert alone[0] == pytest.approx(3.0 / 2**0.5 / (0.85 * 2.4)) and alone[2] == float("inf")
+    assert alone[3] < 1 < alone[1]
 
 
 def test_guard_names_the_atom_that_is_unlike_the_training_data(fitted):
