@@ -5,9 +5,9 @@
 1. Reference: three surfaces × four adsorbates (more than 300 configurations) with two workers and with one; wall times.
 2. The same with two workers: one worker gets SIGKILL, later every process of the run; resumed to the end. The table
    must be the same, and no key may be recorded twice.
-3. Poison: a batch of 50 configurations with NaN coordinates, an unknown element, overlapping atoms and a structure that
-   ends its process with SIGSEGV; every other configuration must finish as without them.
-4. Peak memory of the driver with 10,000 queued configurations that are all finished already except the first.
+3. Poison: 50 configurations, five of them with NaN coordinates, an unknown element, overlapping atoms, an exploding
+   relaxation and a structure that ends its process with SIGSEGV; every other one must finish as without them.
+4. Growth of the driver's peak memory with 10,000 queued configurations, which its workers record without relaxing them.
 
 Rows are JSON.
 """
@@ -106,7 +106,7 @@ class Poisoned(FAENetCalculator):
 
 
 def poison(model: str, folder: Path) -> dict[str, Any]:
-    """Fifty configurations, four of them poisonous."""
+    """Fifty configurations, five of them poisonous."""
     from faenet_calc.screening.dask_runner import dask_client, run_on_dask
     from faenet_calc.screening.gas import gas_molecules, gas_reference, reference_molecules
     from faenet_calc.screening.uncertainty import reference_vectors
@@ -115,9 +115,9 @@ def poison(model: str, folder: Path) -> dict[str, Any]:
     good: list[Configuration] = []
     for height in np.linspace(0.0, 0.5, 12):
         good += configurations(slab, adsorbate("O"), height_A=float(height))
-    good = good[:46]
+    good = good[:45]
     bad = []
-    for name in ("nan", "unknown", "overlap", "segfault"):
+    for name in ("nan", "unknown", "overlap", "explode", "segfault"):
         atoms = good[0].atoms.copy()
         if name == "nan":
             atoms.positions[-1, 2] = np.nan
@@ -125,6 +125,8 @@ def poison(model: str, folder: Path) -> dict[str, Any]:
             atoms.numbers[-1] = 30
         elif name == "overlap":
             atoms.positions[-1] = atoms.positions[-2]
+        elif name == "explode":
+            atoms.positions[-1] = atoms.positions[-2] + [0.0, 0.0, 0.4]
         else:
             atoms.numbers[-1] = 7
         one = good[0]
@@ -172,12 +174,28 @@ def poison(model: str, folder: Path) -> dict[str, Any]:
 
 
 def queue_memory(folder: Path, count: int = 10_000) -> dict[str, Any]:
-    """Peak memory of a driver that walks through many configurations lazily."""
-    from faenet_calc.screening.screen import _chunks
+    """Peak memory of a driver with many configurations of a slab without energy, which are recorded immediately."""
+    from faenet_calc.screening.dask_runner import dask_client, run_on_dask
+    from faenet_calc.screening.gas import gas_reference
+    from faenet_calc.screening.screen import CHUNK, _chunks
+    from faenet_calc.screening.uncertainty import ReferenceVectors
 
     slab = Slab(name="Cu(111)", atoms=standard_slab(fcc111("Cu", (3, 3, 4), vacuum=8.0)), source="benchmark")
     templates = configurations(slab, adsorbate("CO"))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    store = ScreenStore(folder)
+    store.begin({"case": "memory"}, resume=False)
+    context = Context(
+        folder=folder,
+        model="metals-s",
+        device="cpu",
+        threads=1,
+        settings=SETTINGS,
+        slabs={slab.name: slab},
+        slab_energies={slab.name: "not computed in this benchmark"},
+        gas=gas_reference({"H": "H2"}, {"H2": 0.0}),
+        vectors=ReferenceVectors(slabs={}, gas={}),
+        binding={"CO": 0},
+    )
 
     def many() -> Iterator[Configuration]:
         for index in range(count):
@@ -185,9 +203,17 @@ def queue_memory(folder: Path, count: int = 10_000) -> dict[str, Any]:
             values = {**vars(one), "key": f"{one.key}-{index}", "atoms": one.atoms.copy()}
             yield Configuration(**values)
 
-    n_structures = sum(len(chunk) for chunk in _chunks(many(), 16))
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"row": "queue_memory", "configurations": n_structures, "growth_MB": (after - before) / 1024}
+    with dask_client(workers=2) as client:
+        client.submit(sum, [1]).result()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        run_on_dask(client, context, _chunks(many(), CHUNK), lambda done: None)
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {
+        "row": "queue_memory",
+        "configurations": len(recorded(folder)),
+        "driver_MB": before / 1024,
+        "growth_MB": (after - before) / 1024,
+    }
 
 
 def main() -> None:
@@ -209,7 +235,7 @@ def main() -> None:
 
     work = arguments.work
     shutil.rmtree(work, ignore_errors=True)
-    keep(queue_memory(work))
+    keep(queue_memory(work / "memory"))
     keep(poison(arguments.model, work / "poison"))
     times = {}
     for workers in (2, 1):

@@ -1,6 +1,7 @@
-"""`faenet-calc relax -m MODEL IN… [-o out.extxyz]`: relax structures one after the other."""
+"""`faenet-calc relax -m MODEL IN… [-o out.extxyz]`: relax structures, several at a time."""
 
 import json
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -71,6 +72,11 @@ if TYPE_CHECKING:
 )
 @click.option("--log", "logfile", type=click.Path(path_type=Path), help="Append the log of the optimizer to this file.")
 @click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    help="Maximum number of structures that are relaxed at the same time.  [default: 4 per thread; 1 with --log]",
+)
+@click.option(
     "--resume",
     is_flag=True,
     help="Continue an interrupted run: skip structures that are finished in -o, continue others from --trajectory.",
@@ -100,15 +106,16 @@ def command(ctx: click.Context, /, inputs: tuple[str, ...], as_json: bool, **opt
             batch = _Batch(ctx, structures, trajectories, output, as_json=as_json, options=options)
             batch.run()
     if as_json:
-        click.echo(json.dumps({"model": batch.calc.info["names"], "results": [run.row() for run in batch.runs]}))
+        click.echo(json.dumps({"model": batch.calc.info["names"], "results": batch.rows()}))
     ctx.exit(batch.exit_code())
 
 
 _STATES = ("converged", "not converged", "failed", "not computed")
+_PER_THREAD = 4  # structures: most of the gain of larger batches, and little is lost by an interruption
 
 
 class _Batch:
-    """The structures of one command, relaxed one after the other."""
+    """The structures of one command."""
 
     def __init__(
         self,
@@ -123,9 +130,7 @@ class _Batch:
         from faenet_calc.cli.relax_output import RelaxOutput, task_key
 
         model = {name: options.pop(name) for name in ("model", "device", "dtype", "seed")}
-        frames = options.pop("frames")
-        self.calc: FAENetCalculator = build_calculator(**model, frames=frames)
-        options["prerelax"] = build_calculator(**model, frames="one") if options.pop("one_frame_first") else None
+        self.calc: FAENetCalculator = build_calculator(**model, frames=options.pop("frames"))
         info = self.calc.info
         settings = {
             "model": [member.metadata.get("sha256") for member in self.calc.predictor.committee.members],
@@ -135,7 +140,7 @@ class _Batch:
         self.structures, self.trajectories = structures, trajectories
         self.keys = [task_key(item, settings) for item in structures]
         self.output: RelaxOutput = RelaxOutput(output, self.keys, resume=options["resume"])
-        self.runs: list[_Run] = []
+        self.runs: dict[int, _Run] = {}
         self.talks = not as_json and verbosity(ctx) >= 0
         widths = (max(len(item.name) for item in structures), max(len(_formula(item)) for item in structures))
         self.columns = (
@@ -157,14 +162,14 @@ class _Batch:
         )
         try:
             with bar:
+                todo = []
                 for index in range(n):
-                    run = self._relax(index)
-                    self.runs.append(run)
-                    if run.result is not None:
-                        self.output.add(self.keys[index], run.item, run.result)
-                    bar.clear()
-                    self._say(row(self.columns, run.cells()))
-                    bar.update()
+                    known = self._known(index)
+                    if known is None:
+                        todo.append(index)
+                    else:
+                        self._finish(index, known, bar)
+                self._relax(todo, bar)
             self.output.write()
         except KeyboardInterrupt:
             self.output.write()
@@ -175,46 +180,80 @@ class _Batch:
         if self.talks and self.output.n_saved:
             click.echo(f"wrote {self.output.path}", err=True)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The JSON objects of all structures, in the order of the input."""
+        return [run.row() for _, run in sorted(self.runs.items())]
+
     def exit_code(self) -> int:
         """The most serious of the structures; 2 only if no structure could be used."""
-        states = {run.state() for run in self.runs}
+        states = {run.state() for run in self.runs.values()}
         if states == {"not computed"}:
             return EXIT_BAD_INPUT
         if states & {"not computed", "failed"}:
             return EXIT_FAILURE
-        outside = any(run.result is not None and run.result.why is not None for run in self.runs)
+        outside = any(run.result is not None and run.result.why is not None for run in self.runs.values())
         return 0 if states == {"converged"} and not outside else EXIT_NOT_CONVERGED
 
-    def _relax(self, index: int) -> "_Run":
+    def _known(self, index: int) -> "_Run | None":
+        """The run of a structure that is finished in the output or cannot be computed; None if it has to be relaxed."""
         from faenet_calc.graphs.reading import check_structure
-        from faenet_calc.simulate import relax
-        from faenet_calc.simulate.structures import RUN_ERRORS
 
-        item, trajectory, options = self.structures[index], self.trajectories[index], dict(self.options)
-        stored = self.output.finished(self.keys[index], fmax=options["fmax"], steps=options["steps"])
+        item = self.structures[index]
+        stored = self.output.finished(self.keys[index], fmax=self.options["fmax"], steps=self.options["steps"])
         if stored is not None:
             return _Run(item=item, result=stored)
-        options["resume"] = options["resume"] and trajectory is not None
         try:
             check_structure(item)
-            result = relax(item.atoms, self.calc, trajectory=trajectory, progress=show_progress(self.ctx), **options)
-            run = _Run(item=item, result=result)
-        except RUN_ERRORS as error:
-            run = _Run(item=item, result=None, refused=message_of(error).removeprefix(f"{item.name}: "))
+        except InputError as error:
+            return _Run(item=item, result=None, refused=message_of(error).removeprefix(f"{item.name}: "))
+        return None
+
+    def _relax(self, todo: list[int], bar: Any) -> None:
+        import torch
+
+        from faenet_calc.simulate.batch import relax_batch
+
+        options, batch_size = dict(self.options), self.options["batch_size"]
+        if batch_size is None:
+            batch_size = 1 if options["logfile"] is not None else _PER_THREAD * torch.get_num_threads()
+
+        def finish(number: int, result: "RelaxResult") -> None:
+            item = self.structures[todo[number]]
+            computed = not math.isnan(result.energy)
+            run = _Run(item=item, result=result if computed else None, refused=None if computed else result.error)
+            self._finish(todo[number], run, bar)
+
+        relax_batch(
+            [self.structures[index].atoms for index in todo],
+            self.calc,
+            trajectories=[self.trajectories[index] for index in todo],
+            on_result=finish,
+            progress=show_progress(self.ctx) and len(todo) == 1,
+            **(options | {"batch_size": batch_size}),
+        )
+
+    def _finish(self, index: int, run: "_Run", bar: Any) -> None:
+        """Save and print the result of a structure."""
+        self.runs[index] = run
+        if run.result is not None:
+            self.output.add(self.keys[index], run.item, run.result)
+        bar.clear()
         if run.error is not None:
-            click.echo(f"Error: {item.name}: {run.error}", err=True)
-        return run
+            click.echo(f"Error: {run.item.name}: {run.error}", err=True)
+        self._say(row(self.columns, run.cells()))
+        bar.update()
 
     def _say(self, line: str) -> None:
         if self.talks:
             click.echo(line)
 
     def _summary(self, seconds: float) -> str:
-        counts = Counter(run.state() for run in self.runs)
+        runs = self.runs.values()
+        counts = Counter(run.state() for run in runs)
         parts = [f"{counts[state]} {state}" for state in _STATES if counts[state] or state == "converged"]
-        anomalies = Counter(flag for run in self.runs if run.result is not None for flag in run.result.anomalies)
+        anomalies = Counter(flag for run in runs if run.result is not None for flag in run.result.anomalies)
         parts += [f"{count} {flag}" for flag, count in anomalies.items()]
-        return f"{len(self.runs)} structures in {seconds:.1f} s: {', '.join(parts)}"
+        return f"{len(runs)} structures in {seconds:.1f} s: {', '.join(parts)}"
 
     def _interrupted(self) -> str:
         done = f"Interrupted: {len(self.runs)} of {len(self.structures)} structures are finished"
@@ -223,9 +262,10 @@ class _Batch:
         places = []
         if self.output.path is not None:
             places.append(f"{self.output.n_saved} relaxed structures are saved in {self.output.path}")
-        running = self.trajectories[len(self.runs)] if len(self.runs) < len(self.structures) else None
-        if running is not None:
-            places.append(f"the steps of the current one in {running}")
+        first = self.trajectories[0]
+        if first is not None:
+            place = first if len(self.structures) == 1 else first.parent
+            places.append(f"the steps of unfinished ones in {place}")
         return f"{done}; {' and '.join(places)}. Repeat the command with --resume to continue."
 
 

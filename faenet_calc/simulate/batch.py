@@ -20,7 +20,7 @@ import torch
 from ase import Atoms
 
 from faenet_calc.calculator import FAENetCalculator, Predictor
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, message_of
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import FramesChoice
 from faenet_calc.potential.potential import Potential
@@ -65,7 +65,7 @@ def relax_batch(
         trajectories: Folder for ``0.traj``, ``1.traj``, …, or one file per structure.
         resume: Continue from the trajectories that exist.
         overwrite: Replace existing trajectories.
-        progress: Show a progress bar.
+        progress: Show a progress bar of the structures, or of the steps of a single structure.
         on_result: Called with index and result as soon as a structure is finished.
         **options: Further arguments of :func:`relax`: relax_cell, pressure_GPa, tags, optimizer_options, logfile.
 
@@ -90,12 +90,13 @@ def relax_batch(
                 trajectory=files[index],
                 resume=resume and files[index] is not None,
                 overwrite=overwrite,
+                progress=progress and len(atoms) == 1,
                 **options,
             )
         except Exception as error:  # one structure must not end the others
             return _failed(atoms[index], error, time.perf_counter() - start)
 
-    return shared.run(function, len(atoms), on_result, progress=progress, description="relax")
+    return shared.run(function, len(atoms), on_result, progress=progress and len(atoms) > 1, description="relax")
 
 
 def run_md_batch(
@@ -298,7 +299,6 @@ def _files(trajectories: str | Path | Sequence[str | Path | None] | None, count:
 
 
 def _failed(atoms: Any, error: Exception, wall_s: float) -> RelaxResult:
-    text = str(error) or type(error).__name__
     return RelaxResult(
         atoms=atoms.copy() if isinstance(atoms, Atoms) else atoms,
         energy=np.nan,
@@ -307,5 +307,5 @@ def _failed(atoms: Any, error: Exception, wall_s: float) -> RelaxResult:
         fmax=np.nan,
         wall_s=wall_s,
         anomalies=(),
-        error=text,
+        error=message_of(error),
     )

@@ -85,7 +85,9 @@ assert os.waitpid(start(), 0)[1] == 0
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_relax_killed_at_random_moments_and_resumed(slabs, model, tmp_path, seed):
-    arguments = relax_arguments(slabs, model, "--trajectory", str(tmp_path / "steps"), "--resume")
+    # One by one: in a batch, all structures finish at nearly the same time.
+    options = ("--trajectory", str(tmp_path / "steps"), "--resume", "--batch-size", "1")
+    arguments = relax_arguments(slabs, model, *options)
     command = [sys.executable, "-c", KILLER, str(tmp_path), str(seed), "12", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -121,23 +123,26 @@ def interrupted(arguments, ready):
         return errors, process.returncode
 
 
-def test_ctrl_c_in_relax_saves_what_is_finished_and_says_how_to_continue(slabs, model, tmp_path):
+@pytest.mark.parametrize("batch_size", ["1", "2"])
+def test_ctrl_c_in_relax_saves_what_is_finished_and_says_how_to_continue(slabs, model, tmp_path, batch_size):
     out = tmp_path / "out.extxyz"
-    arguments = relax_arguments(slabs, model, "--trajectory", str(tmp_path / "steps"))
+    arguments = relax_arguments(slabs, model, "--trajectory", str(tmp_path / "steps"), "--batch-size", batch_size)
     errors, code = interrupted(arguments, out.exists)
     n_saved = len(read(out, ":"))
     assert code == 1 and 1 <= n_saved < N_STRUCTURES
     assert f"Interrupted: {n_saved} of {N_STRUCTURES} structures are finished" in errors
     assert f"{n_saved} relaxed structures are saved in {out}" in errors
+    assert f"the steps of unfinished ones in {tmp_path / 'steps'}" in errors
     assert "Repeat the command with --resume to continue." in errors and "Traceback" not in errors
     refused = run(*arguments)
     assert refused.exit_code == 2 and "--resume continues it" in refused.stderr
-    before = [atoms.get_potential_energy() for atoms in read(out, ":")]
+    before = {atoms.info["source"]: atoms.get_potential_energy() for atoms in read(out, ":")}
     resumed = run(*arguments, "--resume")
     assert resumed.exit_code == 0, resumed.output
     assert f"{N_STRUCTURES} structures in" in resumed.stdout
-    after = [atoms.get_potential_energy() for atoms in read(out, ":")]
-    assert len(after) == N_STRUCTURES and after[:n_saved] == pytest.approx(before, abs=1e-9)
+    after = {atoms.info["source"]: atoms.get_potential_energy() for atoms in read(out, ":")}
+    assert len(after) == N_STRUCTURES
+    assert {source: after[source] for source in before} == pytest.approx(before, abs=1e-9)
 
 
 def test_ctrl_c_in_relax_without_output(slabs, model, tmp_path):

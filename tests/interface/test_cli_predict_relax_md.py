@@ -236,6 +236,19 @@ def test_relax_many_with_json_and_a_folder_of_trajectories(files, model):
     assert [row["n_steps"] for row in json.loads(resumed.stdout)["results"]] == [row["n_steps"] for row in rows]
 
 
+def test_relax_gives_the_same_results_in_batches(files, model):
+    results = []
+    for size in (1, 3):
+        arguments = ("--json", "--batch-size", size, "--fmax", "0.02", "--dtype", "float64")
+        done = run("relax", "-m", model, files / "crystals.extxyz", files / "slab.traj", *arguments)
+        assert done.exit_code == 0, done.output
+        results.append(json.loads(done.stdout)["results"])
+    alone, together = results
+    assert [(row["file"], row["index"]) for row in together] == [(row["file"], row["index"]) for row in alone]
+    assert [row["n_steps"] for row in together] == [row["n_steps"] for row in alone]
+    assert [row["energy"] for row in together] == pytest.approx([row["energy"] for row in alone], abs=1e-9)
+
+
 def test_relax_says_when_it_did_not_converge(files, model):
     result = run("relax", "-m", model, files / "slab.traj", "--steps", "1")
     assert result.exit_code == 3 and "NOT converged" in result.stdout
