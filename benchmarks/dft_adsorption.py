@@ -21,8 +21,9 @@ taken.
 Columns: pairs; MAE, RMSE and largest error (eV); Spearman rank correlation; standard deviation of the DFT energies
 (eV); `same_site`: slabs for which the model picks DFT's most stable site, of the slabs with several sites of an
 adsorbate, and the mean DFT energy of the picked site above the most stable one (eV). `moved` counts adsorbates that a
-relaxation displaces by more than 0.5 Å, `failed` relaxations that did not converge; these are left out. If a model has
-a domain guard, `outside` counts the structures with adsorbate that it marks as outside its domain.
+relaxation displaces by more than 0.5 Å, usually to another site; the row "not moved" is without them. `failed` counts
+relaxations that did not converge; these are left out. If a model has a domain guard, `outside` counts the structures
+with adsorbate that it marks as outside its domain.
 
 A model is compared on the pairs whose elements it was trained on. References (nequix, CHGNet, SevenNet, MatterSim)
 need their packages and are evaluated at the DFT geometries, with the vacuum direction made periodic (nequix ignores the
@@ -195,6 +196,7 @@ class Outcome:
         pairs: The pairs that were computed.
         energies: [n_pairs] E(atoms) − E(clean) (eV).
         counts: Further counts, e.g. ``outside``, ``moved``, ``failed``.
+        moved: [n_pairs] Whether the adsorbate left its site; None at the DFT geometry.
     """
 
     model: str
@@ -202,6 +204,7 @@ class Outcome:
     pairs: Sequence[Pair]
     energies: Floats
     counts: Mapping[str, int]
+    moved: NDArray[np.bool_] | None = None
 
 
 def at_dft_geometry(model: str, calculator: Calculator, pairs: Sequence[Pair]) -> Outcome:
@@ -235,6 +238,7 @@ def relaxed(model: str, calculator: FAENetCalculator, pairs: Sequence[Pair]) -> 
         pairs=finished,
         energies=found[done],
         counts={"moved": sum(moved), "failed": int((~done).sum())},
+        moved=np.array(moved, dtype=bool),
     )
 
 
@@ -291,6 +295,8 @@ def summarize(outcome: Outcome) -> list[Row]:
     """Rows of all pairs, of each adsorbate and of each surface; the alignment is that of all pairs."""
     dft, model = aligned(outcome.pairs, outcome.energies)
     groups = {"all": np.arange(len(dft))}
+    if outcome.moved is not None and outcome.moved.any():
+        groups["not moved"] = np.flatnonzero(~outcome.moved)
     for kind in ("adsorbate", "surface"):
         names = np.array([getattr(pair, kind) for pair in outcome.pairs])
         order = [name for name in ADSORBATES if name in names] if kind == "adsorbate" else sorted(set(names))

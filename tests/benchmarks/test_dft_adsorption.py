@@ -147,6 +147,9 @@ def test_relaxed_energies_are_lower_and_displacements_are_counted():
     ]
     fixed_geometry, found = at_dft_geometry("s", calculator, made), relaxed("s", calculator, made)
     assert found.counts == {"moved": 1, "failed": 0}
+    assert {row["case"]: row["pairs"] for row in summarize(found)} == {
+        "all": 2, "not moved": 1, "adsorbate=H": 2, "surface=Cu": 2
+    }  # fmt: skip
     assert found.energies[0] == pytest.approx(found.energies[1], abs=0.01)
     assert fixed_geometry.energies[1] > fixed_geometry.energies[0] + 0.2
 
