@@ -49,7 +49,7 @@ class FramesConfig:
             ``pca3d`` / ``pca2d``, ``none``, or random rotations as data augmentation (``augment3d``, ``augment2d``
             about z).
         mode: Mode used for ``frames="auto"``; "auto" is a choice by the kinds of frames and forces, see
-            :attr:`faenet_calc.potential.config.PotentialConfig.frame_mode`.
+            ``PotentialConfig.frame_mode``.
         proper: Rotations only (SE(3)), no reflections.
         differentiable: Gradients include the derivative of the frames (exact forces); False is upstream's fixed frame.
         free_orientation: Probability with which a stochastic frame of a molecule or wire is any orientation instead of
