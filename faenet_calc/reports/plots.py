@@ -110,6 +110,23 @@ def bar_plot(title: str, values: Mapping[str, float], *, x_label: str) -> Figure
     return figure
 
 
+def interval_plot(
+    title: str, names: Sequence[str], values: Sequence[float], half_widths: Sequence[float], *, y_label: str
+) -> Figure:
+    """Plot named values with error bars and their numbers; a half-width of 0 draws no bar."""
+    with rc_context(STYLE):
+        figure, axes = _figure(title, "", y_label)
+        places = range(len(names))
+        axes.errorbar(places, values, half_widths, fmt="o", ms=7, capsize=5, color=COLORS[0], ecolor="0.45")
+        for place, value in zip(places, values, strict=True):
+            text = f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+            axes.annotate(text, (place, value), xytext=(9, -3), textcoords="offset points")
+        axes.set_xticks(places, names)
+        axes.margins(x=0.7 / len(names), y=0.15)
+        axes.grid(visible=False, axis="x")
+    return figure
+
+
 def heat_map(title: str, values: NDArray[np.float64], *, rows: Sequence[str], columns: Sequence[str]) -> Figure:
     """Draw a table of numbers as colored cells with their values; NaN cells stay empty.
 

@@ -1,4 +1,4 @@
-"""The report of a screening: one HTML file with table, heat map, histogram and a 3D viewer, readable offline."""
+"""The report of a screening: one HTML file with tables, plots and a 3D viewer, readable offline."""
 
 import io
 import json
@@ -14,12 +14,13 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from faenet_calc.reports.pages import write_page
-from faenet_calc.reports.plots import heat_map, stacked_histogram
+from faenet_calc.reports.plots import heat_map, interval_plot, stacked_histogram
 from faenet_calc.screening.results import Row, finished_table
 from faenet_calc.screening.store import COLUMNS, ScreenStore
 
 _SHOWN_IN_3D = 2  # configurations of every system in the viewer
 _MOST_IN_3D = 120
+_MOST_SITES = 12  # in the plot of a single system
 
 
 def write_screening_report(folder: str | Path) -> Path:
@@ -42,8 +43,7 @@ def write_screening_report(folder: str | Path) -> Path:
         failures=[row for row in table if row.error is not None],
         flagged=[row for row in table if row.error is None and (row.anomalies or not row.converged)],
         n_duplicates=sum(row.duplicate_of is not None for row in table),
-        heat_map=_heat_map(best) if best else None,
-        histogram=_histogram(table) if best else None,
+        figures=_figures(table, best),
         structures=_json(_structures(store, table)),
         viewer=_viewer_script(),
     )
@@ -54,6 +54,25 @@ def _cells(row: Row) -> dict[str, Any]:
     cells = {name: row.to_json()[name] for name in COLUMNS}
     cells["anomalies"] = ", ".join(row.anomalies)
     return cells
+
+
+def _figures(table: list[Row], best: list[Row]) -> list[Figure]:
+    """Sites of a single system with their uncertainties; otherwise lowest energies by system, and all energies."""
+    if len(best) > 1:
+        return [_heat_map(best), _histogram(table)]
+    ranked = sorted((row for row in table if row.rank is not None), key=lambda row: row.rank or 0)[:_MOST_SITES]
+    return [_sites(ranked)] if ranked else []
+
+
+def _sites(ranked: list[Row]) -> Figure:
+    """Adsorption energies of the distinct configurations of one system, the most stable first."""
+    return interval_plot(
+        f"{_system(ranked[0])} on {ranked[0].slab}",
+        [row.final_site or row.site for row in ranked],
+        [np.nan if row.adsorption_energy is None else row.adsorption_energy for row in ranked],
+        [row.uncertainty or 0.0 for row in ranked],
+        y_label="adsorption energy (eV)",
+    )
 
 
 def _heat_map(best: list[Row]) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from faenet_calc.reports.learning import evaluation_report, evaluation_section, training_report
 from faenet_calc.reports.pages import figure_html
-from faenet_calc.reports.plots import bar_plot, line_plot, parity_plot
+from faenet_calc.reports.plots import bar_plot, interval_plot, line_plot, parity_plot
 from faenet_calc.training.assessment import Assessment, StructureRecord
 
 
@@ -64,6 +64,15 @@ def test_bars_are_in_the_given_order_from_the_top():
     (axes,) = bar_plot("errors", {"Cu": 3.0, "O": 5.0}, x_label="error (meV)").axes
     assert [bar.get_width() for bar in axes.patches] == [3.0, 5.0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Cu", "O"] and axes.yaxis_inverted()
+
+
+def test_intervals_are_labelled_and_as_long_as_given():
+    (axes,) = interval_plot("t", ["hcp", "top"], [-1.2, -0.9], [0.05, 0.2], y_label="eV").axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["hcp", "top"]
+    assert [text.get_text() for text in axes.texts] == ["\N{MINUS SIGN}1.20", "\N{MINUS SIGN}0.90"]
+    (bars,) = axes.containers
+    ends = [segment[:, 1] for segment in bars.lines[2][0].get_segments()]
+    assert np.allclose(ends, [[-1.25, -1.15], [-1.1, -0.7]])
 
 
 def test_figures_are_embedded_and_reproducible():
