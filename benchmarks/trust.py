@@ -1,13 +1,13 @@
 """Can a prediction be trusted? One structure should have one energy, atoms should repel, nonsense should be refused.
 
-    python benchmarks/trust.py [MODEL] [--rattled 20] [--json FILE] [--before benchmarks/results/trust-before.jsonl]
+    python benchmarks/trust.py [MODEL] [--rattled 20] [--no-tests] [--json FILE] [--before ROWS.jsonl]
 
-A row per question: the value at commit 6737bb6 (stored in benchmarks/results), the value now, the target and whether it
-is met. The script uses nothing but FAENetCalculator, load_potential and relax, so that the stored rows can be measured
-again with the code of that commit:
+A row per question: the value at commit 6737bb6 (stored in benchmarks/results/trust-before.jsonl), the value now, the
+target and whether it is met. What the script computes itself uses nothing but FAENetCalculator and relax, so that these
+rows can be measured again with the code of that commit:
 
     git worktree add ../before 6737bb6
-    PYTHONPATH=../before python benchmarks/trust.py metals-m --json benchmarks/results/trust-before.jsonl
+    PYTHONPATH=../before python benchmarks/trust.py metals-m --no-tests --json before.jsonl
 
 one structure       differences between descriptions of the same structure; cubic crystals that become tetragonal;
                     molecules in a box or above a slab against free ones; split of degenerate phonons of Cu at X.
@@ -15,12 +15,21 @@ repulsion           final height of atoms that start 1.0 Å above Cu; fused atom
                     dimers whose lowest energy is at an impossible distance; a copper atom in a cell of 1 Å.
 refusal             what happens to structures far from the training data: "refused" with an error, "marked" as outside
                     the domain, or "silent" with the energy that was returned.
+speed               time of a force call of free clusters.
+provenance, defects, security    one regression test, or a few, per promise; "before" is what was observed.
+
+Further rows have commands of their own: calibration.py (coverage, rank correlation, AUROC, false alarms), guard_cost.py
+(cost of uncertainty and guard per call) and kill_matrix.py (killed and resumed commands).
 """
 
 import argparse
 import itertools
 import json
+import re
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +40,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, graphene, molecule
+from ase.cluster import Icosahedron
 from ase.data import atomic_numbers, covalent_radii
 from ase.phonons import Phonons
 from ase.spacegroup import crystal
@@ -90,6 +100,22 @@ def largest_change(calc: FAENetCalculator, atoms: Atoms, matrices: list[Any]) ->
     """(meV/atom) largest change of the energy over descriptions of the cell."""
     first = energy(calc, atoms)
     return 1e3 * max(abs(energy(calc, turned(atoms, matrix)) - first) for matrix in matrices) / len(atoms)
+
+
+def primitive_change(calc: FAENetCalculator, metal: str) -> float:
+    """(meV/atom) energy of the primitive cell minus that of the cubic cell."""
+    return 1e3 * (energy(calc, bulk(metal)) - energy(calc, bulk(metal, cubic=True)) / 4)
+
+
+def seconds_of_cluster(calc: FAENetCalculator, shells: int) -> float:
+    """(s) CPU time of energy and forces of a free icosahedron of gold with so many shells."""
+    cluster = Icosahedron("Au", shells)
+    cluster.pbc = False
+    calc.calculate(cluster, ["energy", "forces"])
+    cluster.rattle(0.01, seed=0)
+    start = time.process_time()
+    calc.calculate(cluster, ["energy", "forces"])
+    return time.process_time() - start
 
 
 def tetragonality(calc: FAENetCalculator, metal: str) -> float:
@@ -257,6 +283,9 @@ def questions(calc: FAENetCalculator, n_rattled: int) -> Iterator[Question]:
         "≤ 0.2",
         below(0.2),
     )
+    yield Question(
+        one, "Au, primitive against cubic cell", "meV/atom", lambda: primitive_change(calc, "Au"), "≤ 0.2", below(0.2)
+    )
     for metal in ("Au", "Pt"):
         yield Question(
             one,
@@ -296,8 +325,96 @@ def questions(calc: FAENetCalculator, n_rattled: int) -> Iterator[Question]:
     )
     cell = Atoms("Cu", cell=[1.0] * 3, pbc=True)
     yield Question(repulsion, "Cu in a cell of 1 Å", "", lambda: fate(calc, cell), "refused or marked", not_silent)
+    for shells, n, limit in ((3, 55, 1.0), (4, 147, 2.0)):
+        yield Question(
+            "speed",
+            f"free Au{n}, energy and forces",
+            "s",
+            lambda shells=shells: seconds_of_cluster(calc, shells),
+            f"≤ {limit:g}",
+            below(limit),
+        )
     for name, atoms in foreign_structures().items():
         yield Question("refusal", name, "", lambda atoms=atoms: fate(calc, atoms), "refused or marked", not_silent)
+
+
+# Promises that tests show: topic, promise, what was observed before, and the tests.
+TESTED = (
+    ("provenance", "fine-tuned models describe their own data", "EMT-tuned model says nequix PBE",
+     "training/test_provenance.py -k described_by_its_own_data"),
+    ("provenance", "replay of other energies", "accepted", "training/test_provenance.py -k replay"),
+    ("provenance", "committee of different energies", "accepted",
+     "interface/test_calculator_committee.py -k mean_the_same_energy"),
+    ("provenance", "elements and kinds missing in a split", "not said", "training/test_provenance.py -k lacks"),
+    ("provenance", "--frames of predict, md and relax", "no option",
+     "interface/test_cli_predict_relax_md.py -k frames"),
+    ("defects", "atom 1e6 Å away, non-periodic", "SIGFPE", "unit/graphs/test_neighbors.py -k far_away"),
+    ("defects", "truncated compiled library, missing symbols", "SIGBUS", "unit/network/test_native.py -k damaged"),
+    ("defects", "damaged cache", "SIGSEGV", "unit/data/test_cache.py -k damaged"),
+    ("defects", "train --overwrite stopped early", "old weights, exit 0",
+     "training/test_run_folder.py -k stopped_early"),
+    ("defects", "resume after the data changed", "accepted", "training/test_run_folder.py -k changed_data"),
+    ("defects", "graph cache keyed by content", "size only", "unit/data/test_cache.py -k contents"),
+    ("defects", "relax on many files, interrupted", "all results lost",
+     "interface/test_cli_interrupted.py -k ctrl_c_in_relax_saves"),
+    ("defects", "two trainings into one folder", "both succeed", "training/test_run_folder.py -k one_run_at_a_time"),
+    ("defects", "best.safetensors without state.pt", "replaced", "training/test_run_folder.py -k without_a_state"),
+    ("defects", "md --overwrite that cannot start", "old trajectory deleted", "drivers/test_md.py -k old_trajectory"),
+    ("defects", "-o x.cif or .vasp", "energies dropped silently",
+     "interface/test_cli_predict_relax_md.py -k formats_that_lose"),
+    ("defects", "settings out of range", "accepted", "training/test_run_folder.py -k out_of_range"),
+    ("defects", "time limit nan", "accepted", "unit/labelling/test_generate.py -k time_limit"),
+    ("defects", "data check: zero, flipped, permuted forces; units", "blind",
+     "unit/data/test_data_check.py -k planted_fault"),
+    ("defects", "data convert --energy-key nosuch", "exit 0 without energies",
+     "unit/data/test_cache.py -k named_energy"),
+    ("defects", "data generate with a deleted journal", "labels appended twice",
+     "unit/labelling/test_generate.py -k without_their_journal"),
+    ("defects", "tag models along a run", "energy depends on the history",
+     "interface/test_calculator.py -k tags_do_not_change"),
+    ("defects", "inference_mode, autocast", "torch error", "unit/potential/test_modes.py"),
+    ("defects", "damaged state.pt", "exception name", "training/test_run_folder.py -k damaged_state"),
+    ("defects", "folders that cannot be written", "exception name", "unit/data/test_cache.py -k cannot_be_written"),
+    ("defects", "@ in file names", "exception name", "interface/test_cli_predict_relax_md.py -k at_sign"),
+    ("defects", "batch size 0", "exception name", "interface/test_calculator_errors.py -k batch_size"),
+    ("defects", "--device meta", "exception name", "interface/test_cli_predict_relax_md.py -k cannot_compute"),
+    ("defects", "broken pipe", "exception name", "interface/test_cli_predict_relax_md.py -k leaves_early"),
+    ("defects", "exit code 3 outside the domain", "0", "interface/test_domain_guard.py -k exits_with_3"),
+    ("defects", "evaluate outside the domain", "exit 0", "interface/test_domain_guard.py -k evaluate"),
+    ("security", "compiled code", "library in a world-writable cache runs", "unit/network/test_native.py -k damaged"),
+    ("security", "factory of a recipe", "any function is called",
+     "unit/labelling/test_calculators.py -k trusted_packages or os_system"),
+    ("security", "trust_pickle in YAML", "counts", "training/test_provenance.py -k pickles"),
+    ("security", "pymatgen JSON", "imports named modules", "unit/data/test_cache.py -k pymatgen_json"),
+    ("security", "YAML aliases", "unbounded", "training/test_provenance.py -k aliases"),
+    ("security", "metadata covered by the sha256", "edits accepted",
+     "unit/potential/test_checkpoint.py -k edited_metadata"),
+    ("security", "control characters in metadata", "printed",
+     "unit/potential/test_checkpoint.py -k control_characters"),
+)  # fmt: skip
+
+
+def tested() -> Iterator[Question]:
+    """Rows whose value is the result of regression tests."""
+    for topic, name, _, words in TESTED:
+        file, _, keyword = words.partition(" -k ")
+        yield Question(
+            topic, name, "", lambda file=file, keyword=keyword: outcome(file, keyword), "passed", _all_passed
+        )
+
+
+def _all_passed(value: Any) -> bool:
+    return "passed" in value and "failed" not in value and "error" not in value
+
+
+def outcome(file: str, keyword: str) -> str:
+    """The last line of pytest."""
+    tests = Path(__file__).parents[1] / "tests"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests / file), "-m", "not slow"]
+    found = subprocess.run(
+        [*command, *(["-k", keyword] if keyword else [])], capture_output=True, text=True, check=False, cwd=tests.parent
+    )
+    return re.sub(r" in .*| *\d+ deselected,?|, *$", "", found.stdout.strip().splitlines()[-1]).strip(" ,=")
 
 
 def text(value: float | str | None, unit: str = "") -> str:
@@ -312,16 +429,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="metals-m")
     parser.add_argument("--rattled", type=int, default=20, help="number of rattled slabs")
+    parser.add_argument("--no-tests", action="store_true", help="leave out the rows that run regression tests")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--before", type=Path, default=BEFORE, help="rows to compare with")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    before = {}
+    before: dict[str, Any] = {name: observed for _, name, observed, _ in TESTED}
     if arguments.before.exists():
-        before = {row["name"]: row["value"] for row in map(json.loads, arguments.before.read_text().splitlines())}
+        before |= {row["name"]: row["value"] for row in map(json.loads, arguments.before.read_text().splitlines())}
     lines, rows = ["| | before | now | target | met |", "|---|---|---|---|---|"], []
     warnings.simplefilter("ignore")
-    for question in questions(FAENetCalculator(arguments.model, device="cpu"), arguments.rattled):
+    measured = questions(FAENetCalculator(arguments.model, device="cpu"), arguments.rattled)
+    for question in itertools.chain(measured, () if arguments.no_tests else tested()):
         try:
             value = question.measure()
         except Exception as error:

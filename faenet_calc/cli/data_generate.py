@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from faenet_calc.cli.numbers import NOT_NEGATIVE
 from faenet_calc.cli.options import verbosity, verbosity_options
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(["extxyz", "aselmdb"]), help="Format of the label file [extxyz].")
 @click.option("--tasks", type=click.IntRange(min=1), help="Number of tasks, instead of the number in the recipe.")
 @click.option("--seed", type=int, help="Random seed of the task list, instead of the seed in the recipe.")
-@click.option("--time-limit", type=click.FloatRange(min=0), metavar="S", help="Start no task after S seconds.")
+@click.option("--time-limit", type=NOT_NEGATIVE, metavar="S", help="Start no task after S seconds.")
 @click.option(
     "--trust-code", is_flag=True, help="Import any module and call any function that the recipe names as a factory."
 )

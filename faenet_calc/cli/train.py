@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from faenet_calc.cli.numbers import NOT_NEGATIVE
 from faenet_calc.cli.options import verbosity, verbosity_options
 from faenet_calc.errors import InputError
 
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     help="Continue a run that was stopped (auto) or not.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing run in the output folder.")
-@click.option("--time-limit", type=float, metavar="S", help="Stop this job after S seconds so that it can be resumed.")
+@click.option(
+    "--time-limit", type=NOT_NEGATIVE, metavar="S", help="Stop this job after S seconds so that it can be resumed."
+)
 @click.option(
     "--finetune-from", metavar="MODEL", help="Fine-tune a model: shipped name or checkpoint (finetune.checkpoint)."
 )

@@ -292,3 +292,16 @@ def test_nose_hoover_refuses_constraints_it_would_break(crystal):
     crystal.set_constraint(FixBondLengths([[0, 1]]))
     with pytest.raises(InputError, match="no other constraint"):
         run_md(crystal, EMT(), ensemble="nvt-nose-hoover")
+
+
+def test_an_old_trajectory_survives_an_overwriting_run_that_cannot_start(slab, tmp_path):
+    path = tmp_path / "run.traj"
+    run_md(slab, EMT(), steps=2, trajectory=path)
+    old = path.read_bytes()
+    foreign = slab.copy()
+    foreign.symbols[0] = "W"  # EMT has no parameters for it
+    with pytest.raises(NotImplementedError, match="W"):
+        run_md(foreign, EMT(), steps=2, trajectory=path, overwrite=True)
+    assert path.read_bytes() == old
+    run_md(slab, EMT(), steps=4, trajectory=path, overwrite=True)
+    assert path.read_bytes() != old

@@ -159,9 +159,14 @@ def test_evaluate_counts_structures_outside(potential, inside, outside, tmp_path
     for atoms in (inside, outside):
         atoms.calc = FAENetCalculator(potential, on_outside_domain="ignore")
         atoms.get_forces()
-    write(tmp_path / "data.extxyz", [inside, outside])
-    found = CliRunner().invoke(
-        main, ["evaluate", "-m", model, str(tmp_path / "data.extxyz"), "--json", "-q", "--symmetry", "0"]
-    )
-    result = json.loads(found.stdout)
-    assert (result["domain"], result["n_outside"], list(result["why"])) == ("outside", 1, ["1"])
+    for structures, code, expected in (
+        ([inside, outside], 3, ("outside", 1, ["1"])),
+        ([inside] * 2, 0, ("inside", 0, [])),
+        ([outside, *[inside] * 99], 0, ("outside", 1, ["0"])),  # as rare as false alarms
+    ):
+        write(tmp_path / "data.extxyz", structures)
+        arguments = ["evaluate", "-m", model, str(tmp_path / "data.extxyz"), "--json", "-q", "--symmetry", "0"]
+        found = CliRunner().invoke(main, arguments)
+        assert found.exit_code == code, found.output
+        result = json.loads(found.stdout)
+        assert (result["domain"], result["n_outside"], list(result["why"])) == expected

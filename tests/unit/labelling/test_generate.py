@@ -15,6 +15,7 @@ from ase.io import read
 from click.testing import CliRunner
 from small_recipe import SMALL, recipe
 
+from faenet_calc.cli import main
 from faenet_calc.cli.data_generate import command
 from faenet_calc.data.formats import read_records
 from faenet_calc.errors import InputError
@@ -455,3 +456,12 @@ def test_the_command_generates_every_shard_of_a_manifest(tmp_path):
     assert all(row["tasks"] == 1 for row in rows)
     one, two = (labels(tmp_path / "out" / name)[0].info["seed"] for name in ("one", "two"))
     assert one != two
+
+
+@pytest.mark.parametrize("limit", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("words", [["data", "generate"], ["train"]])
+def test_a_time_limit_is_a_number_of_seconds(tmp_path, words, limit):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("name: nothing\n")
+    found = CliRunner().invoke(main, [*words, str(file), "--time-limit", limit])
+    assert found.exit_code == 2 and "--time-limit" in found.output
