@@ -210,13 +210,13 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             (place, row["value"])
             for place, table in enumerate(tables)
             for row in rows
-            if row["table"] == table and "source" in row and row["metric"] == "force MAE"
+            if row.get("table") == table and "source" in row and row["metric"] == "force MAE"
         ]
         if published:
-            axes.plot(*zip(*published, strict=True), "k_", markersize=28, label="published")
+            axes.plot(*zip(*published, strict=True), "k_", markersize=20, label="published")
         axes.set_xticks(range(len(tables)), [table.replace(" ", "\n", 1) for table in tables], fontsize="small")
         axes.set_ylabel("test force MAE (meV/Å)")
-        axes.legend(fontsize="small", ncols=2)
+        axes.legend(fontsize="small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
         figure.savefig(path)
 
 

@@ -155,7 +155,7 @@ def plot(panels: dict[str, tuple[list[Point], str]], path: Path) -> None:
     with rc_context(STYLE):
         figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
         for number, (title, (points, label)) in enumerate(panels.items(), start=1):
-            axes = figure.add_subplot(1, len(panels), number, xscale="log")
+            axes = figure.add_subplot(1, len(panels), number)
             best = front(points)
             line = [point for name in best for point in points if point.case == name]
             axes.plot([p.throughput for p in line], [p.error for p in line], "--", color=COLORS[0], linewidth=1)
@@ -164,9 +164,10 @@ def plot(panels: dict[str, tuple[list[Point], str]], path: Path) -> None:
                 axes.plot(point.throughput, point.error, "o", color=color)
                 place = point.throughput, point.error
                 axes.annotate(point.case, place, (4, 5), textcoords="offset points", fontsize="x-small")
-            axes.set_title(title)
+            axes.set_title(title, fontsize="medium")
             axes.set(xlabel="throughput (structures per s of CPU time)", ylabel=label)
-            axes.margins(0.25)
+            axes.margins(x=0.35, y=0.15)
+            axes.set_xlim(left=0)
         figure.savefig(path)
 
 

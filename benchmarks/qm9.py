@@ -245,6 +245,10 @@ def plot(rows: Sequence[Row], path: Path) -> None:
                 means = [mean_of(members, train=size) for size in sizes]
                 axes.plot(sizes, means, "o-", color=color, label=network, markersize=4)
                 axes.plot([row["train"] for row in members], [row["value"] for row in members], ".", color=color)
+            every = sorted({row["train"] for row in rows if "train" in row})
+            axes.set_xticks(every, [f"{size:,}" for size in every])
+            axes.set_xticks([], minor=True)
+            axes.set_xlim(every[0] / 1.5, every[-1] * 1.5)
             axes.set_title(name)
             axes.set(xlabel="training molecules", ylabel=f"test MAE ({TARGETS[name].shown})")
             axes.yaxis.set_major_formatter(LogFormatter())

@@ -158,9 +158,14 @@ def test_pareto_without_rows_names_the_command(tmp_path, monkeypatch):
         paper_pareto.stored(None, "oc20", None)
 
 
-def test_dft_has_published_errors_with_their_source(tmp_path):
+def test_dft_has_published_errors_with_their_source_and_can_be_resumed(tmp_path, monkeypatch):
     rows = run(dft.main, tmp_path, "dft")
     assert {row["table"] for row in rows} == {"mlearn Si", "acetylacetone 300K", "acetylacetone 600K"}
     quoted = [row for row in rows if "source" in row]
     assert len(quoted) == 4 and all("PyXtal_FF" in row["source"] for row in quoted)
     assert value(rows, table="mlearn Si", case="mean energy, zero forces", metric="force MAE") > 100
+    spent = {"benchmark": "dft", "case": "this command", "metric": "CPU time", "value": 1.0, "unit": "s"}
+    with open(tmp_path / "dft.jsonl", "a") as file:  # as the command leaves it
+        file.write(json.dumps(spent) + "\n")
+    monkeypatch.setattr(dft, "fit", None)
+    assert run(dft.main, tmp_path, "dft") == [*rows, spent]
