@@ -33,7 +33,6 @@ from ase.calculators.calculator import Calculator
 from rows import Row, Rows, progress, show
 
 LAYERS = {12: (1, 2, 5), 40: (2, 5, 4), 200: (5, 10, 4), 500: (10, 10, 5), 2000: (20, 20, 5), 20000: (50, 80, 5)}
-LONGEST_CALL_S = 30.0  # a potential that takes longer is left out for more atoms
 TIMESTEP_FS = 1.0
 
 
@@ -80,7 +79,25 @@ def _sevennet() -> Calculator:
     return SevenNetCalculator("7net-0", device="cpu")
 
 
+def _schnet() -> Calculator:
+    from peers.schnet import SchNetPotential, SchNetSize
+
+    from faenet_calc import FAENetCalculator
+    from faenet_calc.potential.config import NormalizationConfig
+
+    potential = SchNetPotential(SchNetSize(), cutoff=5.0, normalization=NormalizationConfig())
+    return FAENetCalculator(potential.eval().requires_grad_(False), device="cpu")
+
+
+def _nep() -> Calculator:
+    from peers.nep import untrained_nep
+
+    return untrained_nep()
+
+
 PEERS: dict[str, Callable[[], Calculator]] = {
+    "NEP (untrained)": _nep,
+    "SchNet (untrained)": _schnet,
     "CHGNet": _chgnet,
     "MACE small": _mace,
     "Nequix": _nequix,
@@ -207,7 +224,12 @@ class Worker:
 
 
 def measure(
-    workers: dict[str, tuple[Worker, str]], sizes: list[int], repeats: int, store: Callable[[Row], None]
+    workers: dict[str, tuple[Worker, str]],
+    sizes: list[int],
+    repeats: int,
+    store: Callable[[Row], None],
+    *,
+    longest_call_s: float,
 ) -> dict[str, dict[int, float]]:
     """Median times (ms) by label and size; calls of all labels alternate.
 
@@ -216,6 +238,7 @@ def measure(
         sizes: Numbers of atoms.
         repeats: Timed calls of each.
         store: Called with the row of every median.
+        longest_call_s: A label whose calls take longer is left out from then on.
     """
     medians: dict[str, dict[int, float]] = defaultdict(dict)
     active = list(workers)
@@ -232,7 +255,7 @@ def measure(
                     continue
                 if repeat >= 0:  # the first calls warm up
                     times[label].append(spent)
-                if spent > 1e3 * LONGEST_CALL_S:
+                if spent > 1e3 * longest_call_s:
                     progress(skipped=label, atoms=f"more than {n_atoms}", reason=f"a call takes {spent / 1e3:.0f} s")
                     active.remove(label)
         for label, values in times.items():
@@ -327,6 +350,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--peers", action="store_true", help="Also measure the potentials of the extra [peers].")
     parser.add_argument("--other", type=Path, help="Folder of another checkout to compare with.")
     parser.add_argument("--repeats", type=int, default=7, help="Timed calls of each potential and size.")
+    parser.add_argument(
+        "--longest-call", type=float, default=30.0, help="Leave out potentials whose calls take longer (s)."
+    )
     parser.add_argument("--batch", type=int, default=64, help="Structures in a batched call; 0 leaves it out.")
     parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
     parser.add_argument("--plot", type=Path, help="File for the plot.")
@@ -354,7 +380,7 @@ def main(arguments: list[str] | None = None) -> None:
         show(row)
 
     try:
-        times = measure(measured, chosen.sizes, chosen.repeats, store)
+        times = measure(measured, chosen.sizes, chosen.repeats, store, longest_call_s=chosen.longest_call)
         if chosen.plot is not None:
             plot(times, chosen.plot)
         for row in further_rows(times, here, [case for case in cases if case in times], checkout, chosen.batch):

@@ -152,6 +152,9 @@ class AtomGraph:
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move the graph to a device and cast it; ``dtype`` applies to positions and cell only."""
+        same_device = device is None or torch.device(device) == self.positions.device
+        if same_device and dtype in (None, self.positions.dtype):
+            return self
 
         def move(tensor: Tensor) -> Tensor:
             return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)

@@ -34,6 +34,8 @@ from faenet_calc.settings import from_mapping, to_mapping
 class Potential(nn.Module):
     """A network with everything that turns it into an energy function: references, units, elements and frames."""
 
+    _place_of_weight: tuple[nn.Module, dict[str, nn.Parameter | None], str] | None = None
+
     def __init__(self, config: PotentialConfig) -> None:
         super().__init__()
         self.config = config
@@ -44,12 +46,23 @@ class Potential(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the network."""
-        return next(self.model.parameters()).dtype
+        return self._any_weight().dtype
 
     @property
     def device(self) -> torch.device:
         """Where the network lives."""
-        return next(self.model.parameters()).device
+        return self._any_weight().device
+
+    def _any_weight(self) -> Tensor:
+        """A parameter of the network, found without a walk through its modules, which every call would pay for."""
+        if self._place_of_weight is None or self._place_of_weight[0] is not self.model:
+            name, _ = next(self.model.named_parameters())
+            path, _, last = name.rpartition(".")
+            self._place_of_weight = self.model, self.model.get_submodule(path)._parameters, last
+        _, parameters, last = self._place_of_weight
+        weight = parameters[last]
+        assert weight is not None
+        return weight
 
     @property
     def geometry_dtype(self) -> torch.dtype:

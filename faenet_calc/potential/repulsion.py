@@ -139,23 +139,30 @@ def close_contacts(
     """
     if config.kind == "none":
         return None
-    every = _ranges_of_all_pairs(config, cutoff, lengths.squared.dtype, lengths.squared.device)
-    ranges = SwitchingRanges(*(table.index_select(0, lengths.pair) for table in every))
+    every, outer = _ranges_of_all_pairs(config, cutoff, lengths.squared.dtype, lengths.squared.device)
+    limits = outer.index_select(0, lengths.pair)
     distance = lengths.squared.sqrt()
-    crowding = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, ranges.crowding))
-    acts = (distance < ranges.zbl[:, 1]).any() | (crowding > config.crowding_start).any()
-    return CloseContacts(config=config, ranges=ranges) if bool(acts) else None
+    crowding = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, limits[:, 1:]))
+    acts = (distance < limits[:, 0]).any() | (crowding > config.crowding_start).any()
+    if not bool(acts):
+        return None
+    ranges = SwitchingRanges(*(table.index_select(0, lengths.pair) for table in every))
+    return CloseContacts(config=config, ranges=ranges)
 
 
 @lru_cache(maxsize=8)
 def _ranges_of_all_pairs(
     config: RepulsionConfig, cutoff: float, dtype: torch.dtype, device: torch.device
-) -> SwitchingRanges:
-    """The ranges of every pair of elements, [119 * 119, 2] each."""
+) -> tuple[SwitchingRanges, Tensor]:
+    """The ranges of every pair of elements, [119 * 119, 2] each, and those that tell whether they matter.
+
+    The latter are [119 * 119, 3]: the outer end of z, and both ends of m.
+    """
     every = torch.arange(elements.MAX_Z + 1)
     ranges = switching_ranges(config, torch.cartesian_prod(every, every))
     ranges = ranges._replace(crowding=ranges.crowding.clamp(max=cutoff))
-    return SwitchingRanges(*(table.to(device=device, dtype=dtype) for table in ranges))
+    ranges = SwitchingRanges(*(table.to(device=device, dtype=dtype) for table in ranges))
+    return ranges, torch.cat([ranges.zbl[:, 1:], ranges.crowding], dim=1)
 
 
 def switching_ranges(config: RepulsionConfig, numbers: Tensor) -> SwitchingRanges:
