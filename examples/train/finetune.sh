@@ -8,5 +8,5 @@ shift 3
 
 # Codes have different energy zeros: --align fits one offset per element before comparing.
 faenet-calc evaluate -m "$model" "$data" --align --symmetry 0
-faenet-calc train "$data" -o "$out" --finetune-from "$model" --set finetune.freeze=[edge_embedding] --set optim.lr=1e-3 "$@"
+faenet-calc train "$data" -o "$out" --finetune-from "$model" --set finetune.freeze=[edge_embedding] "$@"
 faenet-calc evaluate -m "$out/best.safetensors" "$data" --symmetry 0

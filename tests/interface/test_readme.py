@@ -98,6 +98,25 @@ def test_errors_are_those_of_the_cards(repository):
         assert f"{errors['pairs']} RPBE adsorption energies" in README
 
 
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("nequix-oam-1", "has {} eV"),
+        ("MatterSim-v1-5M", "MatterSim v1 5M {}"),
+        ("CHGNet-0.3.0", "CHGNet 0.3.0 {}"),
+        ("SevenNet-0", "SevenNet-0 {}"),
+    ],
+)
+def test_errors_of_other_potentials_are_those_of_the_results(repository, file, words):
+    lines = (repository / f"benchmarks/results/{file}-dft_adsorption.jsonl").read_text().splitlines()
+    (row,) = (
+        row
+        for row in map(json.loads, lines)
+        if (row["row"], row.get("case"), row.get("geometry")) == ("group", "all", "DFT")
+    )
+    assert words.format(f"{row['mae_eV']:.3f}") in " ".join(README.split())
+
+
 def test_times_are_those_of_the_results(repository):
     rows = [json.loads(line) for line in (repository / "benchmarks/results/speed.jsonl").read_text().splitlines()]
     times = {(row["case"], row["atoms"]): row["value"] for row in rows if row["metric"] == "energy and forces"}
