@@ -1,16 +1,18 @@
 """Batched relaxation compared with relaxation one by one, in one run.
 
-    python benchmarks/batched_relaxation.py [--model metals-m] [--count 64] [--threads 1] [-o FILE]
+    python benchmarks/batched_relaxation.py [--model metals-m] [--count 64] [--threads 1 2] [-o FILE]
 
 Slabs of Cu, Pt, Pd and Ni (111) with CO, O, OH and H on every distinct site (about 38 atoms) are relaxed to 0.05 eV/Å:
-one by one with ``relax`` and together with ``relax_batch``, in alternating groups of 16. Rows are JSON: CPU and wall
-time, their ratios, largest differences of energies and positions, and where the time of a batch goes (cProfile).
+one by one with ``relax`` and together with ``relax_batch``, in turns of 16 structures, with every number of threads.
+Rows are JSON: CPU and wall time, their ratios, largest differences of energies and positions, and where the CPU time of
+a batch goes (cProfile).
 """
 
 import argparse
 import cProfile
 import pstats
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from faenet_calc import FAENetCalculator, relax, relax_batch
 from faenet_calc.screening.adsorbates import adsorbate
 from faenet_calc.screening.placement import enumerate_all
 from faenet_calc.screening.surfaces import cut_slab
+from faenet_calc.simulate import RelaxResult
 
 GROUP = 16
 
@@ -42,33 +45,50 @@ def timed(function: Any) -> tuple[Any, float, float]:
     return result, time.process_time() - cpu, time.perf_counter() - wall
 
 
-def compare(model: str, count: int, threads: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Relax groups in turn, one by one and together."""
-    torch.set_num_threads(threads)
+def compare(model: str, count: int, all_threads: list[int], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Relax groups in turn, one by one and together, with every number of threads; one row per number."""
     calc = FAENetCalculator(model, device="cpu")
     first = FAENetCalculator(model, device="cpu", frames="one")
     atoms = structures(count)
-    totals = np.zeros((2, 2))
-    alone, together = [], []
+    relax_batch(atoms[:GROUP], calc, **options | {"steps": 1})  # what happens once is not timed
+    methods = {
+        "one_by_one": lambda group: [relax(one, calc, prerelax=first, **options) for one in group],
+        "batched": lambda group: relax_batch(group, calc, one_frame_first=True, **options),
+    }
+    spent = {(name, threads): np.zeros(2) for name in methods for threads in all_threads}
+    found: dict[tuple[str, int], list[RelaxResult]] = {key: [] for key in spent}
     for start in range(0, count, GROUP):
-        group = atoms[start : start + GROUP]
-        found, *spent = timed(lambda group=group: [relax(one, calc, prerelax=first, **options) for one in group])
-        alone += found
-        totals[0] += spent
-        found, *spent = timed(lambda group=group: relax_batch(group, calc, one_frame_first=True, **options))
-        together += found
-        totals[1] += spent
+        for name, threads in spent:
+            torch.set_num_threads(threads)
+            results, *times = timed(partial(methods[name], atoms[start : start + GROUP]))
+            found[name, threads] += results
+            spent[name, threads] += times
+    return [
+        {
+            "row": "batched_relaxation",
+            **model_words(model),
+            "structures": count,
+            "atoms": [min(map(len, atoms)), max(map(len, atoms))],
+            "threads": threads,
+            **options,
+            **{name: {"cpu_s": spent[name, threads][0], "wall_s": spent[name, threads][1]} for name in methods},
+            "ratio": {
+                "cpu": spent["one_by_one", threads][0] / spent["batched", threads][0],
+                **{
+                    f"wall_against_{other}_threads": spent["one_by_one", other][1] / spent["batched", threads][1]
+                    for other in all_threads
+                },
+            },
+            **agreement(found["one_by_one", threads], found["batched", threads]),
+        }
+        for threads in all_threads
+    ]
+
+
+def agreement(alone: list[RelaxResult], together: list[RelaxResult]) -> dict[str, Any]:
+    """Differences of the minima."""
     pairs = [(a, b) for a, b in zip(alone, together, strict=True) if a.converged and b.converged]
     return {
-        "row": "batched_relaxation",
-        **model_words(model),
-        "structures": count,
-        "atoms": [min(map(len, atoms)), max(map(len, atoms))],
-        "threads": threads,
-        **options,
-        "one_by_one": {"cpu_s": totals[0, 0], "wall_s": totals[0, 1]},
-        "batched": {"cpu_s": totals[1, 0], "wall_s": totals[1, 1]},
-        "ratio": {"cpu": totals[0, 0] / totals[1, 0], "wall": totals[0, 1] / totals[1, 1]},
         "converged": [sum(one.converged for one in alone), sum(one.converged for one in together)],
         "same_steps": sum(a.n_steps == b.n_steps for a, b in pairs),
         "largest_energy_difference_eV": max(abs(a.energy - b.energy) for a, b in pairs),
@@ -79,7 +99,8 @@ def compare(model: str, count: int, threads: int, options: dict[str, Any]) -> di
 def profile(model: str, count: int, options: dict[str, Any]) -> dict[str, Any]:
     """Share of the time of a batch by part of the package."""
     calc = FAENetCalculator(model, device="cpu")
-    profiler = cProfile.Profile()
+    torch.set_num_threads(1)
+    profiler = cProfile.Profile(time.process_time)
     profiler.runcall(relax_batch, structures(count), calc, one_frame_first=True, **options)
     shares: dict[str, float] = {}
     for (file, _, name), (_, _, own, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
@@ -103,14 +124,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="metals-m")
     parser.add_argument("--count", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--optimizer", default="LBFGS")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     options = {"optimizer": arguments.optimizer, "fmax": 0.05, "steps": 300, "tags": "atoms"}
     rows = Rows(arguments.output)
     for row in (
-        compare(arguments.model, arguments.count, arguments.threads, options),
+        *compare(arguments.model, arguments.count, arguments.threads, options),
         profile(arguments.model, min(arguments.count, GROUP), options),
     ):
         rows.append(rounded(row))

@@ -7,7 +7,7 @@
    must be the same, and no key may be recorded twice.
 3. Poison: 50 configurations, five of them with NaN coordinates, an unknown element, overlapping atoms, an exploding
    relaxation and a structure that ends its process with SIGSEGV; every other one must finish as without them.
-4. Growth of the driver's peak memory with 10,000 queued configurations, which its workers record without relaxing them.
+4. Peak memory of the driver with 10,000 queued configurations, which its workers record without relaxing them.
 
 Rows are JSON.
 """
@@ -173,6 +173,11 @@ def poison(model: str, folder: Path) -> dict[str, Any]:
     return {"row": "poison", "configurations": 50, "harmed": len(harmed), "poison": errors}
 
 
+def peak_MB() -> float:
+    """Peak memory of this process (MB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def queue_memory(folder: Path, count: int = 10_000) -> dict[str, Any]:
     """Peak memory of a driver with many configurations of a slab without energy, which are recorded immediately."""
     from faenet_calc.screening.dask_runner import dask_client, run_on_dask
@@ -205,14 +210,13 @@ def queue_memory(folder: Path, count: int = 10_000) -> dict[str, Any]:
 
     with dask_client(workers=2) as client:
         client.submit(sum, [1]).result()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        run_on_dask(client, context, _chunks(many(), CHUNK), lambda done: None)
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peaks = [peak_MB()]
+        run_on_dask(client, context, _chunks(many(), CHUNK), lambda done: peaks.append(peak_MB()))
+    tenth = len(peaks) // 10
     return {
         "row": "queue_memory",
         "configurations": len(recorded(folder)),
-        "driver_MB": before / 1024,
-        "growth_MB": (after - before) / 1024,
+        "driver_MB": {"start": peaks[0], "after_a_tenth": peaks[tenth], "end": peaks[-1]},
     }
 
 
