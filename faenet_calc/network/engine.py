@@ -14,7 +14,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from faenet_calc.frames.frames import Frames
@@ -241,7 +243,7 @@ class Engine:
             first, last = inputs[name].aminmax()
             raise IndexError(f"{name} from {int(first)} to {int(last)}, expected {_CHECKED[name]}")
         workspace = _workspaces.of_size(self._memory(self._handle, ctypes.byref(call)))
-        aligned = (workspace.data_ptr() + 63) // 64 * 64
+        aligned = (workspace.ctypes.data + 63) // 64 * 64
         if self._evaluate(self._handle, ctypes.byref(call), aligned):
             raise MemoryError("the engine could not allocate its lists of frames")
 
@@ -351,16 +353,19 @@ def _starts(group: Tensor, n_groups: int) -> Tensor:
 
 
 class _Workspaces(threading.local):
-    """Memory of each thread, kept between calls so that the operating system need not map and clear it every time."""
+    """Memory of each thread, kept between calls so that the operating system need not map and clear it every time.
 
-    kept: Tensor = torch.empty(0, dtype=torch.uint8)
+    NumPy allocates it, because it asks Linux for large pages: they are mapped much faster, and with fewer cache misses.
+    """
 
-    def of_size(self, size: int) -> Tensor:
+    kept: NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+
+    def of_size(self, size: int) -> NDArray[np.uint8]:
         """At least this many bytes, with room for alignment."""
-        if self.kept.numel() >= size + 64:
+        if len(self.kept) >= size + 64:
             return self.kept
-        new = torch.empty(size + 64, dtype=torch.uint8)
-        if new.numel() <= _KEPT_WORKSPACE:
+        new = np.empty(size + 64, dtype=np.uint8)
+        if len(new) <= _KEPT_WORKSPACE:
             self.kept = new
         return new
 
