@@ -299,14 +299,18 @@ def memory_per_atom(checkout: Path, case: str, n_atoms: int) -> float:
 
 
 def plot(times: dict[str, dict[int, float]], path: Path) -> None:
-    """Time over the number of atoms, doubly logarithmic."""
+    """Time over the number of atoms, doubly logarithmic; the other checkout in the same color, dashed."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 5))
+    colors: dict[str, str] = {}
     for label, values in times.items():
-        axes.loglog(list(values), list(values.values()), marker="o", label=label)
+        color = colors.setdefault(label.removesuffix(" (other)"), f"C{len(colors)}")
+        style = "--" if label.endswith(" (other)") else "-"
+        axes.loglog(list(values), list(values.values()), style, color=color, marker="o", markersize=4, label=label)
     axes.set(xlabel="atoms", ylabel="CPU time of energy and forces (ms)")
-    axes.legend(fontsize="small")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0))
     figure.savefig(path, bbox_inches="tight")
     plt.close(figure)
 
