@@ -140,3 +140,22 @@ def test_pyg_without_pbc_is_periodic_exactly_if_it_has_a_cell_and_offsets():
     assert AtomGraph.from_pyg(data).pbc.tolist() == [[True] * 3]
     del data.cell, data.cell_offsets
     assert AtomGraph.from_pyg(data).pbc.tolist() == [[False] * 3]
+
+
+def test_a_moved_graph_remembers_the_one_on_the_host():
+    graph = batch()
+    moved = graph.to(device="meta")
+    assert moved.on_host is graph and graph.on_host is graph
+    assert moved.with_leaves(positions=torch.empty_like(moved.positions)).on_host is graph
+    with pytest.raises(NotImplementedError, match="meta"):  # other values: they have to come from the device
+        _ = moved.replace(positions=torch.empty_like(moved.positions)).on_host
+
+
+def test_a_graph_that_need_not_move_is_returned():
+    graph = batch()
+    assert graph.to(device="cpu", dtype=torch.float64) is graph
+    assert graph.to(dtype=torch.float32).positions.dtype == torch.float32
+
+
+def test_counts_include_empty_structures():
+    assert faenet_calc.graphs.graph.counts(torch.tensor([0, 0, 2]), 4).tolist() == [2, 0, 1, 0]
