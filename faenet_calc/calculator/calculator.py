@@ -177,11 +177,14 @@ class FAENetCalculator(Calculator):
             graphs = self.source.graphs(self.atoms, reuse=True)
             if _STRESS.intersection(properties):
                 check_volume(graphs[0])
-            prediction = self.predictor.predict_one(graphs, self._computed(properties))
+            examined = frozenset() if self.guard.is_near(self.atoms) else self.guard.properties
+            prediction = self.predictor.predict_one(graphs, frozenset(properties) - {"free_energy"} | examined)
             results = ase_results(prediction, without=self.guard.properties.difference(properties))
             if self.check_finite:
                 check_finite(results, self.atoms.numbers)
             self.results.update(results | self.guard.results(graphs[0], prediction))
+            if examined:
+                self.guard.remember(self.atoms, prediction)
 
     def predict(
         self,

@@ -1,8 +1,15 @@
-"""Guard: marks results outside the domain of the training data, and warns or raises."""
+"""Guard: marks results outside the domain of the training data, and warns or raises.
+
+Along a trajectory, uncertainty, environments and distances are examined again only when an atom has moved by ``MOVED``
+since they were last found well inside their limits, as neighbor lists are: they do not change much over such a step.
+Energy and forces are examined at every step.
+"""
 
 import warnings
 from typing import Any, Literal
 
+import numpy as np
+from ase import Atoms
 from ase.calculators.calculator import CalculationFailed
 
 from faenet_calc.graphs.graph import AtomGraph
@@ -11,6 +18,9 @@ from faenet_calc.potential.domain import DomainGuard
 from faenet_calc.potential.prediction import Prediction
 
 OnOutside = Literal["error", "warn", "ignore"]
+
+MOVED = 0.05
+"""(Å) displacement after which a structure is examined in full again."""
 
 
 class Guard:
@@ -33,13 +43,31 @@ class Guard:
                 break
             self._guards.append(DomainGuard(member.config.domain, member.config.normalization.reference_table))
         self.properties = frozenset({"energy_uncertainty", "domain_distance"} if self._guards else ())
+        self._inside: Atoms | None = None  # the last structure that was well inside
+
+    def is_near(self, atoms: Atoms) -> bool:
+        """Whether a structure is, within ``MOVED``, the last one that was found well inside the domain."""
+        last = self._inside
+        return (
+            last is not None
+            and len(atoms) == len(last)
+            and float(np.abs(atoms.positions - last.positions).max()) <= MOVED
+            and np.array_equal(atoms.numbers, last.numbers)
+            and np.array_equal(atoms.cell.array, last.cell.array)
+            and np.array_equal(atoms.pbc, last.pbc)
+        )
+
+    def remember(self, atoms: Atoms, prediction: Prediction) -> None:
+        """Keep a structure that was examined in full, if it is well inside."""
+        inside = bool(self._guards) and all(guard.is_well_inside(prediction) for guard in self._guards)
+        self._inside = atoms.copy() if inside else None
 
     def results(self, graph: AtomGraph, prediction: Prediction, where: str = "") -> dict[str, Any]:
         """The results "domain" ("inside" or "outside") and, if outside, "why" (str) of one structure.
 
         Args:
             graph: The structure.
-            prediction: With :attr:`properties`.
+            prediction: With :attr:`properties`, unless the structure is known to be well inside.
             where: Prefix of messages that names the structure.
 
         Raises:

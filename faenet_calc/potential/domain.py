@@ -20,6 +20,7 @@ _FORCE_MARGIN = 2.0  # times the largest training force
 _CLOSER = 0.85  # of the shortest training distance
 _UNCERTAINTY_MARGIN = 3.0  # times the training quantile
 _DISTANCE_MARGIN = 2.0  # times the distance of the farthest training atoms
+_WELL_INSIDE = 0.5  # of the limits above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +92,33 @@ class DomainGuard:
 
         Args:
             graph: The structure.
-            prediction: With energy, energy_uncertainty and domain_distance, and forces if they were computed.
+            prediction: With energy, and with forces, energy_uncertainty and domain_distance if they were computed.
         """
+        return (*self._of_features(graph, prediction), *self._of_results(graph, prediction))
+
+    def is_well_inside(self, prediction: Prediction) -> bool:
+        """Whether uncertainty, environments and distances of one structure are far from their limits."""
+        deviation, distance, contact = (
+            prediction.energy_uncertainty,
+            prediction.domain_distance,
+            prediction.closest_contact,
+        )
+        assert deviation is not None and distance is not None and contact is not None
+        return (
+            deviation.item() <= _WELL_INSIDE * _UNCERTAINTY_MARGIN * self.domain.uncertainty * len(distance)
+            and float(distance.cpu().numpy().max()) <= _WELL_INSIDE * _DISTANCE_MARGIN
+            and contact.item() >= 1.1
+        )
+
+    def _of_results(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
+        """Implausible energies and forces."""
         numbers, n = graph.atomic_numbers.cpu().numpy(), graph.n_atoms
         if not np.array_equal(numbers, self._numbers):  # in simulations they are the same at every step
             self._numbers, self._offset = numbers.copy(), float(self._references[numbers].sum())
-        assert prediction.energy_uncertainty is not None and prediction.domain_distance is not None
-        assert prediction.closest_contact is not None
         energy = (prediction.energy.item() - self._offset) / n
-        deviation = prediction.energy_uncertainty.item() / n
-        distance = prediction.domain_distance.max().item()
-        force = 0.0 if prediction.forces is None else prediction.forces.square().sum(dim=1).max().item() ** 0.5
+        force = 0.0 if prediction.forces is None else _longest(prediction.forces.cpu().numpy())
         low, high = self.energies
         found = []
-        if not prediction.closest_contact.item() >= 1:
-            found.append(self._closest(graph, numbers))
         if not low <= energy <= high:
             found.append(
                 f"energy of {energy:.4g} eV/atom above the references (training data: {self.domain.lowest_energy:.2f} "
@@ -113,18 +126,30 @@ class DomainGuard:
             )
         if not force <= self._largest_force:
             found.append(f"force of {force:.4g} eV/Å (training data: up to {self.domain.largest_force:.1f})")
-        if not deviation <= _UNCERTAINTY_MARGIN * self.domain.uncertainty:
-            found.append(
-                f"energy uncertainty of {deviation:.3g} eV/atom (99.9 % of the training data: below "
-                f"{self.domain.uncertainty:.2g})"
-            )
-        if not distance <= _DISTANCE_MARGIN:
-            farthest = int(prediction.domain_distance.argmax())
-            found.append(
-                f"environment of atom {farthest} ({elements.symbol(int(numbers[farthest]))}) unlike any in the "
-                f"training data (distance {distance:.3g}; 99.9 % of the training atoms: below 1)"
-            )
-        return tuple(found)
+        return found
+
+    def _of_features(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
+        """Short distances, uncertainty and unknown environments, as far as they were computed."""
+        found = []
+        if prediction.closest_contact is not None and not prediction.closest_contact.item() >= 1:
+            found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
+        if prediction.energy_uncertainty is not None:
+            deviation = prediction.energy_uncertainty.item() / graph.n_atoms
+            if not deviation <= _UNCERTAINTY_MARGIN * self.domain.uncertainty:
+                found.append(
+                    f"energy uncertainty of {deviation:.3g} eV/atom (99.9 % of the training data: below "
+                    f"{self.domain.uncertainty:.2g})"
+                )
+        if prediction.domain_distance is not None:
+            distances = prediction.domain_distance.cpu().numpy()
+            if not float(distances.max()) <= _DISTANCE_MARGIN:
+                farthest = int(distances.argmax())
+                found.append(
+                    f"environment of atom {farthest} ({elements.symbol(int(graph.atomic_numbers[farthest]))}) unlike "
+                    f"any in the training data (distance {distances[farthest]:.3g}; 99.9 % of the training atoms: "
+                    "below 1)"
+                )
+        return found
 
     def _closest(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str:
         """The pair of atoms that is closest in comparison with the training data."""
@@ -137,3 +162,8 @@ class DomainGuard:
             f"atoms {first} and {second} ({one}-{other}) {float(lengths.squared[edge]) ** 0.5:.2f} Å apart (training "
             f"data: {float(limits[edge]) ** 0.5 / _CLOSER:.2f} or more)"
         )
+
+
+def _longest(vectors: NDArray[np.float64]) -> float:
+    """Length of the longest of vectors [n, 3]."""
+    return float(np.einsum("ni,ni->n", vectors, vectors).max()) ** 0.5

@@ -108,9 +108,10 @@ class LastLayerUncertainty(nn.Module):
         components = (
             (features.to(self.projection.dtype) @ self.projection).index_select(0, order.atoms).sub_(order.mean)
         )
+        whitened = torch.full_like(components, torch.inf)
         for row, start, end in order.parts:
-            components[start:end] = components[start:end] @ self._transposed(row)
-        return torch.linalg.vector_norm(components, dim=1).index_select(0, order.place)
+            torch.mm(components[start:end], self._transposed(row), out=whitened[start:end])
+        return torch.linalg.vector_norm(whitened, dim=1).index_select(0, order.place)
 
     def _transposed(self, row: int | None) -> Tensor:
         """Transpose of the whitening matrix of an element, or of M for None, unpacked once per device and type."""
@@ -129,7 +130,7 @@ class _ByElement:
         atomic_numbers: [n_atoms] of the batch.
         atoms: [n_atoms] atoms in the order of their elements.
         place: [n_atoms] inverse of ``atoms``.
-        mean: [n_atoms, K] mean components of their elements, in the order of ``atoms``; infinite for other elements.
+        mean: [n_atoms, K] mean components of their elements, in the order of ``atoms``; zero for other elements.
         parts: Row of each element of the training set, and its range in ``atoms``.
     """
 
@@ -150,7 +151,7 @@ class _ByElement:
             for number, count, end in zip(numbers.tolist(), counts.tolist(), ends, strict=True)
             if number in rows
         )
-        mean = means.new_full((len(atoms), means.shape[1]), torch.inf)
+        mean = means.new_zeros(len(atoms), means.shape[1])
         for row, start, end in parts:
             mean[start:end] = means[row]
         return cls(atomic_numbers.clone(), atoms, torch.argsort(atoms), mean, parts)

@@ -65,6 +65,25 @@ def test_outside_is_marked_and_warned_about_once(potential, outside):
     assert calc.results["domain"] == "outside"
 
 
+def test_a_structure_that_leaves_the_domain_in_small_steps_is_marked(potential, inside):
+    """Small moves of a structure well inside are not examined in full; their sum is."""
+    calc = FAENetCalculator(potential)
+    seen, marked = [], []
+    evaluate = calc.predictor.predict_one
+    calc.predictor.predict_one = lambda graphs, properties: seen.append(properties) or evaluate(graphs, properties)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(100):
+            calc.calculate(inside, ["energy", "forces"])
+            marked.append(calc.results["domain"])
+            inside.positions[-1, 2] -= 0.02
+    full = [bool(calc.guard.properties & properties) for properties in seen]
+    assert full[0] and not all(full[:6]) and sum(full) >= 100 * 0.02 / 0.05 - 1
+    assert marked[0] == "inside" and marked[-1] == "outside"
+    calc.calculate(inside, ["energy", "energy_uncertainty"])
+    assert calc.results["energy_uncertainty"] > 0
+
+
 def test_error_raises_and_ignore_says_nothing(potential, inside, outside):
     strict = FAENetCalculator(potential, on_outside_domain="error")
     strict.get_property("energy", inside)
