@@ -102,7 +102,9 @@ def bar_plot(title: str, values: Mapping[str, float], *, x_label: str) -> Figure
     with rc_context(STYLE):
         figure, axes = _figure(title, x_label, "", height=0.9 + 0.24 * len(shown))
         bars = axes.barh(list(shown), list(shown.values()), color=COLORS[0], height=0.65)
-        axes.bar_label(bars, fmt="{:.3g}", padding=3)
+        axes.bar_label(
+            bars, [f"{value:.0f}" if value >= 100 else f"{value:.3g}" for value in shown.values()], padding=3
+        )
         axes.invert_yaxis()
         axes.margins(x=0.15, y=0.03)
         axes.grid(visible=False, axis="y")

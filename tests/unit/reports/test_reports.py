@@ -61,8 +61,9 @@ def test_lines_leave_out_what_cannot_be_drawn():
 
 
 def test_bars_are_in_the_given_order_from_the_top():
-    (axes,) = bar_plot("errors", {"Cu": 3.0, "O": 5.0}, x_label="error (meV)").axes
-    assert [bar.get_width() for bar in axes.patches] == [3.0, 5.0]
+    (axes,) = bar_plot("errors", {"Cu": 3.0, "O": 1494.2}, x_label="error (meV)").axes
+    assert [bar.get_width() for bar in axes.patches] == [3.0, 1494.2]
+    assert [text.get_text() for text in axes.texts] == ["3", "1494"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Cu", "O"] and axes.yaxis_inverted()
 
 
