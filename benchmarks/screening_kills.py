@@ -2,7 +2,7 @@
 
     python benchmarks/screening_kills.py [--model metals-s] [-o FILE] [--work DIR]
 
-1. Reference: three surfaces × four adsorbates (more than 300 configurations) with two workers and with one; wall times.
+1. Reference: four surfaces × four adsorbates (more than 300 configurations) with two workers and with one; wall times.
 2. The same with two workers: one worker gets SIGKILL, later every process of the run; resumed to the end. The table
    must be the same, and no key may be recorded twice.
 3. Poison: 50 configurations, five of them with NaN coordinates, an unknown element, overlapping atoms, an exploding
@@ -39,12 +39,12 @@ from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.surfaces import Slab, cut_slab, standard_slab
 from faenet_calc.screening.worker import Context, RelaxSettings
 
-METALS, ADSORBATES = ("Cu", "Pd", "Pt"), ("CO", "O", "OH", "COOH")
+METALS, ADSORBATES = ("Cu", "Pd", "Pt", "Ni"), ("CO", "O", "OH", "COOH")
 SETTINGS = RelaxSettings(fmax=0.1, steps=100)
 
 
 def slabs() -> list[Slab]:
-    """(211) surfaces of three metals."""
+    """(211) surfaces of four metals."""
     return [slab for symbol in METALS for slab in cut_slab(bulk(symbol), (2, 1, 1))]
 
 

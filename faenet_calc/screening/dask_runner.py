@@ -5,13 +5,18 @@ dies is tried again elsewhere; after the second death it is split. A single conf
 runs once more at the end, with nothing else on the cluster; if it ends its worker again, it is recorded with an error.
 """
 
+import hashlib
 import logging
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from faenet_calc.errors import InputError
+from faenet_calc.files import write_atomically
 from faenet_calc.screening.placement import Configuration
 from faenet_calc.screening.results import failed_row
 from faenet_calc.screening.store import ScreenStore
@@ -57,7 +62,7 @@ def dask_client(
             cluster.scale(jobs=workers)
         else:
             cluster = LocalCluster(
-                n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+                n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
             )
         with cluster, Client(cluster) as client:
             yield client
@@ -83,7 +88,7 @@ def run_on_dask(
 
     Args:
         client: Dask client.
-        context: The same for all chunks; sent to the workers once.
+        context: The same for all chunks; workers read it from its folder once.
         chunks: Read only as fast as workers take them.
         done: Called with the number of configurations of every finished chunk.
     """
@@ -109,9 +114,27 @@ def run_on_dask(
             queue.suspect(chunk)
 
 
-def _itself(context: Context) -> Context:
-    """The context, as the result of a task."""
+def _write_context(context: Context) -> Path:
+    """Store the context in its folder, which workers share.
+
+    As the result of a task it would be lost with the workers that hold it, and be blamed for their death.
+    """
+    content = pickle.dumps(context)
+    path = Path(context.folder) / f"context-{hashlib.sha256(content).hexdigest()[:12]}.pickle"
+    write_atomically(path, content)
+    return path.resolve()
+
+
+@lru_cache(maxsize=1)
+def _read_context(path: Path) -> Context:
+    """The context, read once per process."""
+    context: Context = pickle.loads(path.read_bytes())
     return context
+
+
+def _in_context(function: Callable[[Context, list[Configuration]], Any], path: Path, chunk: list[Configuration]) -> Any:
+    """The task of a worker."""
+    return function(_read_context(path), chunk)
 
 
 class _Queue:
@@ -119,7 +142,7 @@ class _Queue:
 
     Args:
         client: Dask client.
-        context: Sent to the workers once.
+        context: Stored for the workers.
         chunks: Further chunks.
     """
 
@@ -128,8 +151,7 @@ class _Queue:
 
         self._client, self._chunks = client, chunks
         self._store = ScreenStore(context.folder)
-        # A task, not scattered data: it is computed again where the workers that hold it die.
-        self._context = client.submit(_itself, context, pure=False)
+        self._context = _write_context(context)
         self._running: dict[str, list[Configuration]] = {}
         self._parts: deque[list[Configuration]] = deque()
         self._suspects: deque[list[Configuration]] = deque()
@@ -184,6 +206,6 @@ class _Queue:
             self._start(self._suspects.popleft())
 
     def _start(self, chunk: list[Configuration]) -> None:
-        future = self._client.submit(relax_chunk, self._context, chunk, pure=False)
+        future = self._client.submit(_in_context, relax_chunk, self._context, chunk, pure=False)
         self._running[future.key] = chunk
         self._pool.add(future)
