@@ -130,6 +130,15 @@ def test_times_are_those_of_the_results(repository):
             assert [float(word) for word in column.split("/")] == pytest.approx(expected, rel=0.15)
 
 
+def test_times_of_other_potentials_are_those_of_the_results(repository):
+    lines = (repository / "benchmarks/results/speed-peers.jsonl").read_text().splitlines()
+    times = {(row["case"], row["atoms"]): row["value"] for row in map(json.loads, lines)}
+    text = " ".join(README.split())
+    chgnet, sevennet = ([f"{times[name, atoms]:,.0f}" for atoms in (40, 200)] for name in ("CHGNet", "SevenNet-0"))
+    assert f"CHGNet 0.3.0 took {chgnet[0]} ms for 40 and {chgnet[1]} ms for 200 atoms" in text
+    assert f"SevenNet-0 {sevennet[0]} and {sevennet[1]} ms" in text
+
+
 def test_differences_between_frame_modes_are_those_of_the_results(repository):
     lines = (repository / "benchmarks/results/metals-frame_modes.jsonl").read_text().splitlines()
     differences = {(row["model"], row["frames"]): row["forces_from_all"] for row in map(json.loads, lines)}
