@@ -11,7 +11,7 @@ from faenet_calc.labelling.recipe import HeldOutRule, Recipe
 Group = tuple[str, str]
 
 ALL: Group = ("all", "")
-GROUP_KINDS = ("all", "why", "kind", "how", "adsorbate", "metal")
+GROUP_KINDS = ("all", "domain", "why", "kind", "how", "adsorbate", "metal")
 SEEN = ("train", "val")
 
 

@@ -12,9 +12,10 @@ first 882 tasks) is sealed: the manifest holds its sha256, `--data` rejects it, 
 for a finished model, not to choose between models or settings. Each opening is appended to
 benchmarks/results/openings.jsonl before anything is evaluated: date, model, digests of weights and data, command.
 
-Errors are given in total, by the rule of the recipe that held a system out (a structure matched by several rules
-counts for each), by kind of structure, sampling method, adsorbate and metal, and for a baseline: element energies
-fitted to the training set (structures of DATA marked `train` if no file is given) and zero forces.
+Errors are given in total, inside and outside the domain of the model (as its guard decides), by the rule of the recipe
+that held a system out (a structure matched by several rules counts for each), by kind of structure, sampling method,
+adsorbate and metal, and for a baseline: element energies fitted to the training set (structures of DATA marked `train`
+if no file is given) and zero forces.
 
 Energies are total energies. Columns: structures, systems, energy MAE and RMSE (meV/atom), MAE of the energy of a whole
 structure (eV, relevant for adsorption energies), force MAE and RMSE (meV/Å, per component, all atoms), force MAE on
@@ -81,6 +82,7 @@ class StructureError:
         energy: (eV); NaN without a label.
         forces: [n_labelled, 3] (eV/Å), for atoms that have a label.
         adsorbate: [n_labelled] bool, atoms of adsorbates and molecules.
+        domain: "inside" or "outside" the domain of the model; "" if the model has none.
     """
 
     index: int
@@ -88,6 +90,7 @@ class StructureError:
     energy: float
     forces: Floats
     adsorbate: NDArray[np.bool_]
+    domain: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +141,13 @@ def model_errors(
     """Errors of a model for each structure."""
     found = assess(potential, dataset, indices, frames=frames, records=True, seed=seed)
     return [
-        _structure_error(dataset, record.index, record.predicted_energy, record.predicted_forces)
+        _structure_error(
+            dataset,
+            record.index,
+            record.predicted_energy,
+            record.predicted_forces,
+            domain="" if potential.config.domain is None else "inside" if record.why is None else "outside",
+        )
         for record in found.records
     ]
 
@@ -156,7 +165,9 @@ def mean_errors(
     ]
 
 
-def _structure_error(dataset: GraphDataset, index: int, energy: float, forces: Floats | None) -> StructureError:
+def _structure_error(
+    dataset: GraphDataset, index: int, energy: float, forces: Floats | None, domain: str = ""
+) -> StructureError:
     atoms = dataset.atoms_of(index)
     labels = np.asarray(dataset.arrays["forces"][atoms])
     labelled = np.isfinite(labels).all(axis=1)
@@ -167,6 +178,7 @@ def _structure_error(dataset: GraphDataset, index: int, energy: float, forces: F
         energy=energy - float(dataset.energy[index]),
         forces=error[labelled],
         adsorbate=np.asarray(dataset.arrays["tags"][atoms] == ADSORBATE)[labelled],
+        domain=domain,
     )
 
 
@@ -176,7 +188,8 @@ def summarize(model: str, errors: Iterable[StructureError], dataset: GraphDatase
     systems: dict[Group, set[str]] = {}
     for error in errors:
         info = dataset.info(error.index)
-        for group in groups_of(info, recipe):
+        own: list[Group] = [("domain", error.domain)] if error.domain else []
+        for group in [*groups_of(info, recipe), *own]:
             members.setdefault(group, []).append(error)
             systems.setdefault(group, set()).add(str(info.get("system", "")))
     order = sorted(members, key=lambda group: (GROUP_KINDS.index(group[0]), group[1]))

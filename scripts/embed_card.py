@@ -29,7 +29,7 @@ KEYS = {
     "summary", "elements", "forces", "errors", "domain", "bad_at", "licence", "attribution", "data", "reference",
     "reproduce",
 }  # fmt: skip
-CASES = ("all", "why=unseen pair", "why=unseen facet", "why=unseen alloy", "how=relax", "how=rattle")
+CASES = ("all", "domain=inside", "why=unseen pair", "why=unseen facet", "why=unseen alloy", "how=relax", "how=rattle")
 DFT_ERRORS = ("pairs", "mae_eV", "rmse_eV", "max_eV", "rank_correlation", "same_site", "slabs_with_sites")
 RELAXATIONS = (
     "same_site", "adsorption_mae_eV", "adsorption_median_error_eV", "adsorption_largest_error_eV", "converged",
