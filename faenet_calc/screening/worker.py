@@ -96,7 +96,7 @@ def relax_chunk(context: Context, chunk: Sequence[Configuration]) -> list[str]:
             steps=context.settings.steps,
             one_frame_first=context.settings.one_frame_first,
             trajectories=[store.trajectory(one.key) for one in ready],
-            resume=True,
+            overwrite=True,  # not resumed in the middle: an optimizer without its history may end elsewhere
             tags="atoms",
             on_result=record,
         )
