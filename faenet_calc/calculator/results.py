@@ -23,7 +23,7 @@ def ase_results(prediction: Prediction, without: Collection[str] = ()) -> dict[s
     """
     results: dict[str, Any] = {}
     for name, tensor in prediction.values().items():
-        if name in ("gradient_forces", "direct_forces", "closest_contact") or name in without:
+        if name in ("gradient_forces", "direct_forces", "closest_contact", "repulsion_energy") or name in without:
             continue
         value: Any = tensor.cpu().double().numpy()
         if name in ("stress", "stress_var"):

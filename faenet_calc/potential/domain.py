@@ -19,6 +19,7 @@ _ENERGY_MARGIN = 0.5  # of the width of the training range, on both sides
 _FORCE_MARGIN = 2.0  # times the largest training force
 _CLOSER = 0.85  # of the shortest training distance
 _UNCERTAINTY_MARGIN = 3.0  # times the training quantile
+_REPULSION = 0.5  # (eV) energy of overlapping atoms, which replaces that of the network
 _DISTANCE_MARGIN = 2.0  # times the distance of the farthest training atoms
 _WELL_INSIDE = 0.5  # of the limits above
 
@@ -108,6 +109,7 @@ class DomainGuard:
             deviation.item() <= _WELL_INSIDE * _UNCERTAINTY_MARGIN * self.domain.uncertainty * len(distance)
             and float(distance.cpu().numpy().max()) <= _WELL_INSIDE * _DISTANCE_MARGIN
             and contact.item() >= 1.1
+            and (prediction.repulsion_energy is None or prediction.repulsion_energy.item() == 0)
         )
 
     def _of_results(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
@@ -133,6 +135,8 @@ class DomainGuard:
         found = []
         if prediction.closest_contact is not None and not prediction.closest_contact.item() >= 1:
             found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
+        if prediction.repulsion_energy is not None and not prediction.repulsion_energy.item() <= _REPULSION:
+            found.append(f"overlapping atoms, whose repulsion contributes {prediction.repulsion_energy.item():.3g} eV")
         if prediction.energy_uncertainty is not None:
             deviation = prediction.energy_uncertainty.item() / graph.n_atoms
             if not deviation <= _UNCERTAINTY_MARGIN * self.domain.uncertainty:

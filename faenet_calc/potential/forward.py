@@ -413,6 +413,9 @@ def _uncertainties(
             result["domain_distance"] = uncertainty.distance(features, graph.atomic_numbers)
             if config.domain is not None:
                 result["closest_contact"] = config.domain.closest_contact(graph, geometry.lengths)
+                if geometry.contacts is not None:
+                    pairs = geometry.contacts.energies(graph, geometry.vectors).detach()
+                    result["repulsion_energy"] = graph.sum_over_atoms(pairs)
     return result
 
 

@@ -16,6 +16,7 @@ _PER_GRAPH = frozenset(
         "energy_uncertainty",
         "energy_uncertainty_95",
         "energy_var",
+        "repulsion_energy",
         "stress",
         "stress_var",
     }
@@ -45,6 +46,7 @@ class Prediction:
         forces_uncertainty: [n_atoms] (eV/Å), root mean square error expected of an atom's force vector.
         domain_distance: [n_atoms] distance from the training atoms of the element; 1 for the farthest of them.
         closest_contact: [n_graphs] shortest distance in units of the shortest plausible one of its two elements.
+        repulsion_energy: [n_graphs] (eV), part of the energy that comes from the repulsion of overlapping atoms.
         atom_features: [n_atoms, D] last-layer features.
         energy_comm: [n_graphs, n_members] (eV).
         energy_var: [n_graphs] (eV²), population variance.
@@ -68,6 +70,7 @@ class Prediction:
     forces_uncertainty: Tensor | None = None
     domain_distance: Tensor | None = None
     closest_contact: Tensor | None = None
+    repulsion_energy: Tensor | None = None
     atom_features: Tensor | None = None
     energy_comm: Tensor | None = None
     energy_var: Tensor | None = None
@@ -116,7 +119,10 @@ def committee_average(members: Sequence[Prediction]) -> Prediction:
         return members[0]
     results: dict[str, Tensor] = {}
     for name in members[0].values():
-        values = torch.stack([getattr(member, name) for member in members], dim=1)
+        own = [value for member in members if (value := getattr(member, name)) is not None]
+        if len(own) < len(members):  # e.g. a member without repulsion
+            continue
+        values = torch.stack(own, dim=1)
         if name == "domain_distance":
             results[name] = values.amax(dim=1)
         else:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,20 @@ def test_inside_is_marked_without_a_warning(potential, inside):
     inside.get_potential_energy()
     assert inside.calc.results["domain"] == "inside" and "why" not in inside.calc.results
     assert not {"energy_uncertainty", "domain_distance"} & inside.calc.results.keys()
+
+
+@pytest.mark.filterwarnings("ignore:structure 0. outside the domain")
+@pytest.mark.parametrize(("distance", "repelled"), [(1.4, True), (2.0, False)])
+def test_structures_where_the_repulsion_replaces_the_network_are_outside(potential, inside, distance, repelled):
+    """Also if pairs as close as this were in the training data."""
+    wide = replace(potential.config.domain, shortest={"Cu-Cu": 1.4})
+    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, wide))
+    offset = inside.positions[1] - inside.positions[0]
+    inside.positions[0] += offset * (1 - distance / np.linalg.norm(offset))
+    (result,) = calc.predict([inside], ("energy",))
+    why = str(result.get("why"))
+    assert ("overlapping atoms, whose repulsion contributes" in why) == repelled
+    assert "apart (training data" not in why
 
 
 def test_outside_is_marked_and_warned_about_once(potential, outside):

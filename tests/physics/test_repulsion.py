@@ -208,5 +208,5 @@ def test_compressed_cells_cost_energy(shipped):
     assert compression_curve(shipped, bulk("Cu")).rise < 0.01
     assert compression_curve(bare, bulk("Cu")).rise > 100.0
     tiny = Atoms("Cu", cell=np.eye(3), pbc=True)
-    assert float(bare.predict(tiny, ("energy",)).energy) < -1e3
+    assert abs(float(bare.predict(tiny, ("energy",)).energy)) > 1e6
     assert 1e2 < float(shipped.predict(tiny, ("energy",)).energy) < 1e5
