@@ -55,12 +55,23 @@ def run(model: str, folder: Path, *, workers: int, resume: bool = False) -> Scre
     return screen(slabs(), ADSORBATES, folder, calculator=calc, **options)
 
 
-def table(result: ScreenResult) -> dict[str, tuple[float | None, bool]]:
-    """Key -> adsorption energy (eV, rounded) and convergence."""
+def table(result: ScreenResult) -> dict[str, tuple[float, bool]]:
+    """Key -> adsorption energy (eV; NaN after an error) and convergence."""
     return {
-        row.key: (None if row.adsorption_energy is None else round(row.adsorption_energy, 3), row.converged)
+        row.key: (np.nan if row.adsorption_energy is None else row.adsorption_energy, row.converged)
         for row in result.rows
     }
+
+
+def differences(
+    found: dict[str, tuple[float, bool]], expected: dict[str, tuple[float, bool]]
+) -> tuple[list[str], float]:
+    """Keys with another energy (by more than 1e-3 eV) or convergence, and the largest difference of energies (eV)."""
+    shared = found.keys() & expected.keys()
+    largest = {key: abs(found[key][0] - expected[key][0]) for key in shared}
+    both_failed = {key for key in shared if np.isnan(found[key][0]) and np.isnan(expected[key][0])}
+    differing = [key for key in shared - both_failed if not largest[key] <= 1e-3 or found[key][1] != expected[key][1]]
+    return differing, max((largest[key] for key in shared - both_failed), default=0.0)
 
 
 def recorded(folder: Path) -> list[str]:
@@ -249,7 +260,7 @@ def main() -> None:
     total = len(reference.rows)
     resumed = killed(arguments.model, work / "killed", total)
     keys, expected = recorded(work / "killed"), table(merge_screen(work / "workers-2"))
-    differing = [key for key, value in table(resumed).items() if expected.get(key) != value]
+    differing, largest = differences(table(resumed), expected)
     keep(
         {
             "row": "kills",
@@ -261,6 +272,7 @@ def main() -> None:
             "keys_recorded_twice": len(keys) - len(set(keys)),
             "missing": len(set(expected) - set(table(resumed))),
             "differing": len(differing),
+            "largest_difference_eV": largest,
         }
     )
 
