@@ -16,8 +16,8 @@ _PLATEAU: dict[str, Any] = {"schedule": "plateau", "plateau_patience": 15, "min_
 _ADAMW: dict[str, Any] = {"kind": "adamw", "weight_decay": 0.01, "beta2": 0.999, "grad_clip": None}
 
 FINETUNING_LR = 1e-3
-"""Largest default learning rate of fine-tuning. On OC20 systems, larger rates make fine-tuning on few structures worse
-than training from scratch (``benchmarks/finetune_curve.py``)."""
+"""Largest default learning rate of fine-tuning. On OC20 systems, larger rates can make fine-tuning on few structures
+worse than training from scratch (``benchmarks/finetune_curve.py``)."""
 
 PRESET_HYPERPARAMETERS: dict[str, dict[str, dict[str, Any]]] = {
     "modern-s": {},

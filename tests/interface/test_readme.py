@@ -118,7 +118,7 @@ def test_errors_of_other_potentials_are_those_of_the_results(repository, file, w
 
 
 def test_times_are_those_of_the_results(repository):
-    """Within 15 %, the spread between runs of the benchmark."""
+    """Within 15 %, which allows for noise between runs of the benchmark."""
     rows = [json.loads(line) for line in (repository / "benchmarks/results/speed.jsonl").read_text().splitlines()]
     times = {(row["case"], row["atoms"]): row["value"] for row in rows if row["metric"] == "energy and forces"}
     found = re.findall(r"^\| `(metals-[sm])` \| ([\d./ ]+) \| ([\d./ ]+) \|", README, flags=re.MULTILINE)
