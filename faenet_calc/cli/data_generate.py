@@ -1,13 +1,14 @@
 """`faenet-calc data generate RECIPE.yaml`: generate structures labelled by any ASE calculator."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from faenet_calc.cli.numbers import NOT_NEGATIVE
-from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.cli.options import explained_interrupt, verbosity, verbosity_options
 
 if TYPE_CHECKING:
     from faenet_calc.labelling import Progress, Recipe
@@ -52,15 +53,16 @@ def command(
     given = {key: value for key, value in {"tasks": tasks, "seed": seed}.items() if value is not None}
     for settings, folder in _runs(recipe, out, given):
         shows = verbosity(ctx) >= 0 and not as_json
-        done = generate(
-            settings,
-            folder,
-            workers=workers,
-            time_limit_s=time_limit,
-            progress=shows,
-            form=form,
-            trust_code=trust_code,
-        )
+        with explained_interrupt(ctx, partial(_interrupted, folder)):
+            done = generate(
+                settings,
+                folder,
+                workers=workers,
+                time_limit_s=time_limit,
+                progress=shows,
+                form=form,
+                trust_code=trust_code,
+            )
         click.echo(_summary(done, folder, settings, as_json))
 
 
@@ -80,6 +82,16 @@ def _runs(path: Path, out: Path | None, given: dict[str, Any]) -> "list[tuple[Re
         recipe = load_recipe(path.parent / shard.recipe, {**stated, **given})
         runs.setdefault((shard.recipe, shard.seed), (recipe, folder / shard.file.partition(".")[0]))
     return list(runs.values())
+
+
+def _interrupted(folder: Path) -> str:
+    from faenet_calc.labelling.factory import JOURNAL
+
+    journal = folder / JOURNAL
+    n_tasks = journal.read_bytes().count(b"\n") - 1 if journal.exists() else 0  # the first line is a header
+    if n_tasks < 1:
+        return "Interrupted before the first task was finished. Repeat the command to start again."
+    return f"Interrupted: the labels of {n_tasks} finished tasks are in {folder}. Repeat the command to continue."
 
 
 def _summary(done: "Progress", folder: Path, settings: "Recipe", as_json: bool) -> str:

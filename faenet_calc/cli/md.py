@@ -10,6 +10,7 @@ from faenet_calc.cli.lazy import EXIT_FAILURE, EXIT_NOT_CONVERGED
 from faenet_calc.cli.numbers import FINITE, NOT_NEGATIVE, POSITIVE
 from faenet_calc.cli.options import (
     build_calculator,
+    explained_interrupt,
     model_options,
     plain_warnings,
     show_progress,
@@ -127,11 +128,8 @@ def command(
             raise InputError(f"{structure} has {len(found)} structures; select one, e.g. {structure}@-1")
         model = {name: options.pop(name) for name in ("model", "device", "dtype", "frames")}
         calc = build_calculator(seed=seed, **model)
-        try:
+        with explained_interrupt(ctx, lambda: _interrupted(output, options["steps"])):
             result = run_md(found[0].atoms, calc, trajectory=output, seed=seed, progress=show_progress(ctx), **options)
-        except KeyboardInterrupt:
-            click.echo(_interrupted(output, options["steps"]), err=True)
-            ctx.exit(EXIT_FAILURE)
     summary = _summary(result)
     if as_json:
         click.echo(json.dumps({"model": calc.info["names"], "file": str(found[0].path)} | summary))

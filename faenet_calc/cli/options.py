@@ -139,3 +139,13 @@ def plain_warnings(ctx: click.Context, *, but: tuple[type[Warning], ...] = ()) -
         )  # they are for developers, and most come from other packages
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def explained_interrupt(ctx: click.Context, explain: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C, print ``explain()``, which says what was saved and how to continue, and exit with 1."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(explain(), err=True)
+        ctx.exit(1)

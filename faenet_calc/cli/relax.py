@@ -14,6 +14,7 @@ from faenet_calc.cli.lazy import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_NOT_CONVERGE
 from faenet_calc.cli.numbers import FINITE, POSITIVE
 from faenet_calc.cli.options import (
     build_calculator,
+    explained_interrupt,
     model_options,
     plain_warnings,
     show_progress,
@@ -160,7 +161,7 @@ class _Batch:
         bar = progress_bar(
             shown=show_progress(self.ctx) and n > 1, total=n, unit=" structures", desc="all", leave=False
         )
-        try:
+        with explained_interrupt(self.ctx, self._interrupted):
             with bar:
                 todo = []
                 for index in range(n):
@@ -171,10 +172,6 @@ class _Batch:
                         self._finish(index, known, bar)
                 self._relax(todo, bar)
             self.output.write()
-        except KeyboardInterrupt:
-            self.output.write()
-            click.echo(self._interrupted(), err=True)
-            self.ctx.exit(EXIT_FAILURE)
         if self.talks and n > 1:
             click.echo(self._summary(time.perf_counter() - start))
         if self.talks and self.output.n_saved:
@@ -256,6 +253,8 @@ class _Batch:
         return f"{len(runs)} structures in {seconds:.1f} s: {', '.join(parts)}"
 
     def _interrupted(self) -> str:
+        """Save what is finished and say how to continue."""
+        self.output.write()
         done = f"Interrupted: {len(self.runs)} of {len(self.structures)} structures are finished"
         if self.output.path is None and self.trajectories[0] is None:
             return f"{done}; nothing was saved. Use -o FILE (and --trajectory) to be able to continue with --resume."

@@ -9,6 +9,7 @@ import click
 from faenet_calc.cli.numbers import NOT_NEGATIVE, POSITIVE
 from faenet_calc.cli.options import (
     build_calculator,
+    explained_interrupt,
     model_options,
     plain_warnings,
     show_progress,
@@ -78,7 +79,7 @@ def command(ctx: click.Context, /, out_dir: Path, merge: bool, as_json: bool, **
     from faenet_calc.screening.screen import merge_screen, screen
     from faenet_calc.screening.worker import RelaxSettings
 
-    with plain_warnings(ctx):
+    with explained_interrupt(ctx, lambda: _interrupted(out_dir)), plain_warnings(ctx):
         if merge:
             result = merge_screen(out_dir)
         else:
@@ -117,6 +118,18 @@ def command(ctx: click.Context, /, out_dir: Path, merge: bool, as_json: bool, **
     elif verbosity(ctx) >= 0:
         _print(result, report)
     ctx.exit(0 if all(row.converged and row.error is None for row in result.rows) else 3)
+
+
+def _interrupted(out_dir: Path) -> str:
+    from faenet_calc.screening.store import ScreenStore
+
+    n_finished = len(ScreenStore(out_dir).rows()) if out_dir.is_dir() else 0
+    if n_finished == 0:
+        return "Interrupted before the first configuration was finished. Repeat the command with --resume to continue."
+    return (
+        f"Interrupted: {n_finished} configurations are finished and saved in {out_dir}. Repeat the command with "
+        f"--resume to continue, or run `faenet-calc report {out_dir}` for the tables and the page of what is finished."
+    )
 
 
 def _cuts(calculator: Any, options: dict[str, Any]) -> "list[Slab]":

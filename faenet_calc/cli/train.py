@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from faenet_calc.cli.numbers import NOT_NEGATIVE
-from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.cli.options import explained_interrupt, verbosity, verbosity_options
 from faenet_calc.errors import InputError
 
 MAX_REPORTED = 2000  # structures of a set in the report
@@ -83,14 +83,17 @@ def command(
     from faenet_calc.training.loop import train
 
     talks = verbosity(ctx) >= 0 and not as_json
-    result = train(
-        config,
-        resume=resume == "auto",
-        overwrite=overwrite,
-        job_limit_s=time_limit,
-        trust_pickle=trust_pickle,
-        progress=talks,
-    )
+    folder = Path(config.run.out_dir)
+    before = _saved_at(folder) if resume == "never" else None
+    with explained_interrupt(ctx, lambda: _interrupted(folder, before)):
+        result = train(
+            config,
+            resume=resume == "auto",
+            overwrite=overwrite,
+            job_limit_s=time_limit,
+            trust_pickle=trust_pickle,
+            progress=talks,
+        )
     if not result.writes:
         return
     summary = _summary(result)
@@ -119,6 +122,29 @@ def _config(inputs: tuple[Path, ...], settings: list[str]) -> "TrainConfig":
         return load_config(inputs[0], settings)
     files = json.dumps([str(path) for path in inputs])
     return read_config("", [f"data.train={files}", *settings], source="the command line")
+
+
+def _saved_at(folder: Path) -> int | None:
+    """When the state of the run in a folder was written (ns); None if there is none."""
+    from faenet_calc.training.state import FILE
+
+    return (folder / FILE).stat().st_mtime_ns if (folder / FILE).exists() else None
+
+
+def _interrupted(folder: Path, before: int | None) -> str:
+    """What an interrupted run saved; ``before`` is the time of the state that the run was to replace (ns)."""
+    import torch
+
+    from faenet_calc.training.state import FILE, load_state
+
+    if _saved_at(folder) in (None, before):
+        return "Interrupted before the first step; nothing was saved."
+    state, _, _ = load_state(folder, torch.device("cpu"))
+    weights = "" if state.best is None else f", the best weights so far are in {folder / 'best.safetensors'}"
+    return (
+        f"Interrupted: {folder / FILE} holds the run up to step {state.step}{weights}. Repeat the command with "
+        "--resume auto to continue."
+    )
 
 
 def _summary(result: "TrainResult") -> dict[str, Any]:

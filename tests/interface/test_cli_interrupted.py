@@ -1,4 +1,4 @@
-"""The commands relax and md, killed or interrupted: what is saved, what is said, and that --resume ends the same."""
+"""Commands that are killed or interrupted: what is saved, what is said, and that they can be continued."""
 
 import os
 import signal
@@ -15,6 +15,7 @@ from ase.io import read, write
 from click.testing import CliRunner
 
 from faenet_calc.cli import main, relax_output
+from faenet_calc.cli import train as train_command
 from faenet_calc.cli.relax_output import RelaxOutput, task_key
 from faenet_calc.graphs.reading import read_structures
 from faenet_calc.simulate import relax
@@ -169,6 +170,61 @@ def test_ctrl_c_in_md(slabs, model, tmp_path):
     ours, theirs = read(out, ":"), read(straight, ":")
     assert len(ours) == len(theirs)
     assert np.array_equal(ours[-1].positions, theirs[-1].positions)
+
+
+def test_ctrl_c_in_screen(tmp_path):
+    out = tmp_path / "screening"
+    write(tmp_path / "slab.traj", fcc111("Cu", (2, 2, 3), a=3.6, vacuum=7.5, periodic=True))
+    arguments = ["screen", "-m", "copper-s", "--slab", tmp_path / "slab.traj", "-o", out, "--rotations", "6"]
+    arguments += ["--adsorbate", "OH", "--adsorbate", "CO", "--fmax", "0.1"]
+
+    def n_finished():
+        return sum(len(path.read_text().splitlines()) for path in (out / "journals").glob("*.jsonl"))
+
+    errors, code = interrupted(arguments, n_finished)
+    assert code == 1 and "Traceback" not in errors
+    assert f"Interrupted: {n_finished()} configurations are finished and saved in {out}" in errors
+    assert "--resume" in errors
+    assert run(*arguments, "--resume").exit_code in (0, 3)
+    assert (out / "results.csv").exists()
+
+
+@pytest.fixture
+def labels(slabs, tmp_path):
+    structures = read(slabs, ":")
+    for atoms in structures:
+        atoms.calc = EMT()
+        atoms.get_forces()
+    write(tmp_path / "labels.traj", structures)
+    return tmp_path / "labels.traj"
+
+
+def test_ctrl_c_in_train(labels, tmp_path):
+    out = tmp_path / "run"
+    arguments = ["train", labels, "-o", out, "--set", "run.save_every_steps=1", "--set", "run.max_epochs=100000"]
+    arguments += ["--set", "data.val_fraction=0.2", "--set", "optim.batch_size=2"]
+    best, state = out / "best.safetensors", out / "state.pt"
+    errors, code = interrupted(arguments, lambda: best.exists() and state.stat().st_mtime_ns > best.stat().st_mtime_ns)
+    assert code == 1 and "Traceback" not in errors
+    assert f"Interrupted: {state} holds the run up to step " in errors
+    assert f"the best weights so far are in {best}" in errors
+    assert "--resume auto" in errors
+    # With --overwrite and before the first step, the folder still holds the run that was to be replaced.
+    unchanged = train_command._interrupted(out, train_command._saved_at(out))
+    assert unchanged == "Interrupted before the first step; nothing was saved."
+
+
+def test_ctrl_c_in_generate(repository, tmp_path):
+    out = tmp_path / "labels"
+    recipe = repository / "examples" / "recipes" / "emt.yaml"
+
+    def n_finished():
+        journal = out / "journal.jsonl"
+        return journal.read_text().count("\n") - 1 if journal.exists() else 0
+
+    errors, code = interrupted(["data", "generate", recipe, "-o", out], lambda: n_finished() > 2)
+    assert code == 1 and "Traceback" not in errors
+    assert f"Interrupted: the labels of {n_finished()} finished tasks are in {out}" in errors
 
 
 def test_finished_structures_are_skipped_and_others_are_not(slabs, model):
