@@ -68,9 +68,17 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
     report: Path | None = options["report"]
     refuse_existing(report, overwrite=options["overwrite"])
     potential, dataset = _open(data, model, options, show_progress(ctx))
+    n_trained = _n_trained_on(potential, dataset)
+    if n_trained:
+        click.echo(
+            f"Warning: the model was trained on {n_trained} of these {len(dataset)} structures, so the errors are too "
+            "small; those of the structures that were left out are in report.html and errors.json of the training",
+            err=True,
+        )
     found, throughput, symmetry, offsets = _measure(ctx, potential, dataset, options)
     result = {
         "n_structures": found.n_structures,
+        "n_trained_on": n_trained,
         **found.metrics,
         "unit": potential.config.energy.unit,
         "structures_per_second": throughput,
@@ -112,6 +120,12 @@ def _open(
         progress=progress,
     )
     return potential, dataset
+
+
+def _n_trained_on(potential: "Potential", dataset: "GraphDataset") -> int:
+    """Number of structures that the model was trained on, if these are the files of its training; else 0."""
+    training = potential.metadata.get("extra", {}).get("training", {})
+    return int(training["n_train"]) if training.get("data") == dataset.content_hash else 0
 
 
 def _measure(

@@ -435,6 +435,7 @@ class Run:
                 "elapsed_s": self.state.elapsed_s,
                 "n_train": len(self.prepared.train),
                 "n_val": len(self.prepared.val),
+                "data": self.prepared.data_hashes["data.train"],
                 "validation": found.metrics,
             }
         }

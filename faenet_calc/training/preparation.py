@@ -168,7 +168,8 @@ def prepare(
         if old_data is not None:
             replay = build_replay(config, old_data, train.dataset, before, potential)
         normalization, mean_neighbors = potential.config.normalization, None
-        notes += [*more, f"{freeze(potential, config.finetune.freeze):,} parameters are frozen"]
+        n_frozen = freeze(potential, config.finetune.freeze)
+        notes += [*more, f"{n_frozen:,} parameters are frozen" if n_frozen else "all parameters are trained"]
     potential.check_elements(torch.tensor(train.dataset.numbers))
     potential.model.to(device)
     section = dataclasses.replace(

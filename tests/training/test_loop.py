@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from ase.io import read, write
 from click.testing import CliRunner
 from small_set import SMALL, write_small_set
 
@@ -186,12 +187,17 @@ def test_train_and_evaluate_on_the_command_line(data, tmp_path):
     arguments = ["evaluate", "-m", model, str(data), "--json", "--report", report, "--symmetry", "2"]
     evaluated = CliRunner().invoke(main, arguments)
     assert evaluated.exit_code == 0, evaluated.output
-    result = json.loads(evaluated.output)
-    assert result["n_structures"] == 12
+    result = json.loads(evaluated.stdout)
+    n_trained = load_potential(model).metadata["extra"]["training"]["n_train"]
+    assert 0 < n_trained < 12 and result["n_structures"] == 12 and result["n_trained_on"] == n_trained
+    assert f"trained on {n_trained} of these 12 structures" in evaluated.stderr
     assert result["energy_mae_per_atom"] > 0 and result["forces_mae"] > 0
     assert result["symmetry"]["rot_i"] < 1e-5
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2 and "--overwrite" in again.stderr
+    write(tmp_path / "others.extxyz", read(data, ":")[:3])
+    others = CliRunner().invoke(main, ["evaluate", "-m", model, str(tmp_path / "others.extxyz"), "--json"])
+    assert json.loads(others.stdout)["n_trained_on"] == 0 and "trained on" not in others.stderr
     bad = CliRunner().invoke(main, ["train", str(data), "--set", "optim.lrr=1"])
     assert bad.exit_code == 2 and "did you mean 'lr'" in bad.stderr
 
