@@ -1,4 +1,4 @@
-"""Groups of labelled structures: reason for being held out, kind, sampling method, adsorbate, metal.
+"""Groups of labelled structures: recipe, reason for being held out, kind, sampling method, adsorbate, metal.
 
 The groups are derived from the recipe and from the metadata that `faenet-calc data generate` stores with the labels.
 """
@@ -11,7 +11,7 @@ from faenet_calc.labelling.recipe import HeldOutRule, Recipe
 Group = tuple[str, str]
 
 ALL: Group = ("all", "")
-GROUP_KINDS = ("all", "domain", "why", "kind", "how", "adsorbate", "metal")
+GROUP_KINDS = ("all", "domain", "recipe", "why", "kind", "how", "adsorbate", "metal")
 SEEN = ("train", "val")
 
 
@@ -56,6 +56,8 @@ def structure_kind(info: Mapping[str, Any]) -> str | None:
 def groups_of(info: Mapping[str, Any], recipe: Recipe) -> list[Group]:
     """Groups to which a structure belongs."""
     groups = [ALL, *(("why", word) for word in reasons(info, recipe))]
+    if "recipe" in info:
+        groups.append(("recipe", str(info["recipe"]).partition(":")[0]))
     kind = structure_kind(info)
     if kind is not None:
         groups.append(("kind", kind))

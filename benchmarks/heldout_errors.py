@@ -2,13 +2,16 @@
 
     python benchmarks/heldout_errors.py metals-s metals-m [--data labels.extxyz] [--train train.extxyz] [--json FILE]
     python benchmarks/heldout_errors.py metals-m --final [--json FILE]
+    python benchmarks/heldout_errors.py catalysis-m --dataset catalysis-v1 [--final]
 
 A MODEL is a shipped name, a checkpoint (named after its folder), a checkpoint of a peer (`peer_schnet.py`), or one of
-these with a frames setting, as in `metals-s:one`. Without `--data`, the validation set of datasets/metals-v1 is used.
+these with a frames setting, as in `metals-s:one`. Without `--data`, the validation set of datasets/metals-v1, or of the
+data set given with `--dataset`, is used.
 In other files, structures marked `split=heldout` are used where there are any; `--split test` selects another mark.
 
 The test set of datasets/metals-v1 (712 structures of the recipe datasets/metals-v1/recipes/reference-driven.yaml, its
-first 882 tasks) is sealed: the manifest holds its sha256, `--data` rejects it, and only `--final` opens it. Use it once
+first 882 tasks) is sealed: the manifest holds its sha256, `--data` rejects it, and only `--final` opens it. The same
+holds for the test sets of the other data sets. Use it once
 for a finished model, not to choose between models or settings. Each opening is appended to
 benchmarks/results/openings.jsonl before anything is evaluated: date, model, digests of weights and data, command.
 
@@ -58,6 +61,7 @@ Integers = NDArray[np.int64]
 
 RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
 DATASET = RECIPE.parents[1]
+SETS = tuple(sorted(path.parent for path in DATASET.parent.glob("*/manifest.yaml")))
 VALIDATION, HELDOUT = DATASET / "validation.extxyz.xz", DATASET / "heldout.extxyz.xz"
 OPENINGS = Path(__file__).parent / "results" / "openings.jsonl"
 MEAN_PREDICTOR = "mean predictor"
@@ -341,22 +345,22 @@ def baseline(dataset: GraphDataset, indices: Integers, train: Sequence[Path]) ->
     return mean_errors(fitted, np.array(allowed), dataset, indices)
 
 
-def evaluated_files(data: Sequence[Path] | None, final: bool) -> list[Path]:
-    """Files to evaluate: the test set if ``final``, otherwise ``data`` or the validation set.
+def evaluated_files(data: Sequence[Path] | None, final: bool, folder: Path | None = None) -> list[Path]:
+    """Files to evaluate: the test set of a data set if ``final``, otherwise ``data`` or its validation set.
 
     Raises:
         InputError: The test set is among ``data``, was changed, or is requested together with ``data``.
     """
-    sealed = shard_files(DATASET, "test")
+    folder = folder or DATASET
     if final:
         if data is not None:
-            raise InputError(f"--final evaluates the test set of {DATASET.name}; omit --data")
-        return sealed
-    files = find_files(data) if data is not None else shard_files(DATASET, "val")
-    digests = {sha256_of(file) for file in sealed}
+            raise InputError(f"--final evaluates the test set of {folder.name}; omit --data")
+        return shard_files(folder, "test")
+    files = find_files(data) if data is not None else shard_files(folder, "val")
+    sealed = {sha256_of(file): one.name for one in (*SETS, folder) for file in shard_files(one, "test")}
     for file in files:
-        if sha256_of(file) in digests:
-            raise InputError(f"{file} is the sealed test set of {DATASET.name}; use --final, which records the opening")
+        if name := sealed.get(sha256_of(file)):
+            raise InputError(f"{file} is the sealed test set of {name}; use --final, which records the opening")
     return files
 
 
@@ -380,6 +384,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("models", nargs="+", metavar="MODEL")
     result.add_argument("--data", type=Path, nargs="+", help="labelled structures (default: the validation set)")
+    result.add_argument("--dataset", default=DATASET.name, choices=[folder.name for folder in SETS])
     result.add_argument("--final", action="store_true", help="open the sealed test set and record it")
     result.add_argument("--train", type=Path, nargs="*", default=[])
     result.add_argument("--recipe", type=Path, default=RECIPE, help="recipe with the held-out rules")
@@ -400,7 +405,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     recipe = load_recipe(arguments.recipe)
-    files = evaluated_files(arguments.data, arguments.final)
+    files = evaluated_files(arguments.data, arguments.final, DATASET.parent / arguments.dataset)
     if arguments.final:
         record_opening(arguments.models, files, [Path(sys.argv[0]).name, *sys.argv[1:]])
     candidates = [candidate(name, files, arguments.device) for name in arguments.models]

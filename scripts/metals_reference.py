@@ -1,14 +1,15 @@
-"""Reference potential of the shipped `metals-*` models as an ASE calculator (development only, not installed).
+"""Reference potential of the shipped models as an ASE calculator (development only, not installed).
 
-Labels come from Nequix (nequix-oam-1, MIT). Its training data mix PBE and PBE+U: Ni and Co have a Hubbard term exactly
-when O is present. Energies of structures in which O meets Ni or Co are therefore on another total-energy scale (O on
-Ni(111): +15 eV). For these structures only, the *interaction* of metal and molecules is taken from CHGNet 0.3.0
-(modified BSD), whose training energies were corrected for this difference:
+Labels come from Nequix (nequix-oam-1, MIT). Its training data mix PBE and PBE+U: Fe, Co, Ni, Mo and W have a Hubbard
+term exactly when O is present. Energies of structures in which O meets one of them are therefore on another
+total-energy scale (O on Ni(111): +15 eV). For these structures only, the *interaction* of metal and molecules is taken
+from CHGNet 0.3.0 (modified BSD), whose training energies were corrected for this difference:
 
     E = E_N(metal) + E_N(molecules) + [E_C(all) − E_C(metal) − E_C(molecules)]
 
 so that slabs, bulk and the gas-phase limit stay on Nequix's scale. A single O atom has no meaningful energy in either
-potential and is replaced by half an O2 molecule.
+potential and is replaced by half an O2 molecule; several single atoms that meet such a metal together with O have none
+either and should be left out of recipes.
 
 Both potentials need fully periodic cells (Nequix ignores the cell otherwise). Non-periodic directions are made periodic
 with vacuum larger than the cutoffs.
@@ -24,15 +25,15 @@ from ase.stress import full_3x3_to_voigt_6_stress
 
 from faenet_calc.memory import keep_freed_memory
 
-HUBBARD_METALS = frozenset({27, 28})
-NONMETALS = (1, 6, 7, 8)
+HUBBARD_METALS = frozenset({26, 27, 28, 42, 74})  # Fe, Co, Ni, Mo, W
+NONMETALS = (1, 6, 7, 8, 16, 17)
 OXYGEN = 8
 VACUUM_A = 9.0  # more than the larger of the two cutoffs (6 Å)
 O2_BOND_A = 1.233
 
 
 class MetalsReference(Calculator):
-    """Nequix, with CHGNet's metal–molecule interaction where O meets Ni or Co.
+    """Nequix, with CHGNet's metal–molecule interaction where O meets Fe, Co, Ni, Mo or W.
 
     Args:
         model: Name of the Nequix weights, read from ~/.cache/nequix/models/NAME.nqx or downloaded by nequix.

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from faenet_calc.files import locked, write_atomically
 from faenet_calc.labelling.calculators import Calculators, in_own_folders, load_calculators
 from faenet_calc.labelling.label_files import FILES, LabelFile, LabelFormat, append_text
 from faenet_calc.labelling.labels import fingerprint, label
-from faenet_calc.labelling.recipe import Recipe
-from faenet_calc.labelling.sampling import snapshots
+from faenet_calc.labelling.recipe import Recipe, SelectionConfig
+from faenet_calc.labelling.sampling import Snapshot, snapshots
 from faenet_calc.labelling.tasks import Task, plan
 from faenet_calc.progress import progress_bar
 from faenet_calc.settings import to_mapping
@@ -176,7 +176,7 @@ def _run(task: Task, recipe: Recipe, calculators: Calculators) -> _Result:
     dropped, error, begin = 0, "", time.process_time()
     try:
         explored = snapshots(task, recipe, calculators.explores.calculator, calculators.labels.calculator)
-        for number, snapshot in enumerate(explored):
+        for number, snapshot in _selected(explored, recipe.selection):
             atoms = label(snapshot, calculators, task, recipe, number)
             if atoms is None:
                 dropped += 1
@@ -194,6 +194,20 @@ def _run(task: Task, recipe: Recipe, calculators: Calculators) -> _Result:
         cpu_s=round(time.process_time() - begin, 3),
         models=calculators.models,
     )
+
+
+def _selected(explored: Iterator[Snapshot], selection: SelectionConfig | None) -> Iterator[tuple[int, Snapshot]]:
+    """Numbered snapshots to label: all of them as they come, or those with the largest uncertainty of the explorer."""
+    if selection is None:
+        yield from enumerate(explored)
+        return
+    candidates = []
+    for number, snapshot in enumerate(explored):
+        deviation = snapshot.atoms.calc.get_property("energy_uncertainty", snapshot.atoms) / len(snapshot.atoms)
+        candidates.append((deviation, number, replace(snapshot, atoms=snapshot.atoms.copy())))
+    candidates.sort(key=lambda one: (-one[0], one[1]))
+    kept = candidates[: max(round(selection.share * len(candidates)), 1)]
+    yield from ((number, snapshot) for deviation, number, snapshot in kept if deviation > selection.above)
 
 
 class _Writer:

@@ -11,13 +11,21 @@ from typing import Any, Literal
 from ase.data import atomic_numbers
 
 from faenet_calc.errors import InputError
-from faenet_calc.labelling.adsorbates import ADSORBATES, GAS
+from faenet_calc.labelling.adsorbates import ADSORBATES, GAS, is_known
 from faenet_calc.settings import from_mapping, load_yaml, plain, to_mapping
 
 Crystal = Literal["fcc", "hcp", "bcc"]
-Facet = Literal["111", "100", "110", "211", "0001"]
+Facet = Literal["111", "100", "110", "211", "0001", "cluster"]
+Cell = Literal["conventional", "primitive", "supercell"]
 ADSORBATE_KINDS = ("relax", "relax", "curve", "rattle", "md")
-FACETS: dict[str, tuple[str, ...]] = {"fcc": ("111", "100", "110", "211"), "hcp": ("0001",), "bcc": ("110",)}
+BULK_KINDS = ("bulk-strain", "bulk-strain", "bulk-md")
+DISORDER = "bulk-disorder"
+FACETS: dict[str, tuple[str, ...]] = {
+    "fcc": ("111", "100", "110", "211", "cluster"),
+    "hcp": ("0001", "cluster"),
+    "bcc": ("110", "100", "cluster"),
+}
+CLUSTER_SIZES = (13, 19, 38, 44, 55)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +107,10 @@ class AlloyConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SlabConfig:
-    """A facet and its cells ``[n1, n2, layers]`` as ASE's builders count them (fcc 211: n1 a multiple of 3)."""
+    """A facet and its cells ``[n1, n2, layers]`` as ASE's builders count them (fcc 211: n1 a multiple of 3).
+
+    The facet ``cluster`` stands for free particles; its sizes are ``[n_atoms]`` with one of :data:`CLUSTER_SIZES`.
+    """
 
     crystal: Crystal
     facet: Facet
@@ -108,7 +119,10 @@ class SlabConfig:
     def __post_init__(self) -> None:
         if self.facet not in FACETS[self.crystal]:
             raise ValueError(f"facet = {self.facet!r}, expected one of {FACETS[self.crystal]} for {self.crystal}")
-        if not self.sizes or not all(len(size) == 3 and min(size) > 0 for size in self.sizes):
+        if self.facet == "cluster":
+            if not self.sizes or not all(len(size) == 1 and size[0] in CLUSTER_SIZES for size in self.sizes):
+                raise ValueError(f"sizes = {self.sizes}, expected lists of one number [n_atoms] from {CLUSTER_SIZES}")
+        elif not self.sizes or not all(len(size) == 3 and min(size) > 0 for size in self.sizes):
             raise ValueError(f"sizes = {self.sizes}, expected lists of three positive numbers [n1, n2, layers]")
 
 
@@ -120,6 +134,8 @@ class MixConfig:
         adsorbate_kinds: Sampling of adsorbates, drawn uniformly from this list (a kind listed twice is drawn twice as
             often): ``relax`` (with rattled copies of the end), ``curve`` (approach), ``rattle`` (copies of the start),
             ``md``.
+        bulk_kinds: Sampling of bulk, drawn in the same way: ``bulk-strain`` (scaled, strained and rattled cells),
+            ``bulk-md``, ``bulk-disorder`` (atoms in random places of a cell, as in a hot liquid).
     """
 
     bulk: float = 0.1
@@ -128,11 +144,13 @@ class MixConfig:
     gas: float = 0.08
     alloy: float = 0.35
     adsorbate_kinds: tuple[str, ...] = ADSORBATE_KINDS
+    bulk_kinds: tuple[str, ...] = BULK_KINDS
 
     def __post_init__(self) -> None:
-        if not self.adsorbate_kinds or not set(self.adsorbate_kinds) <= set(ADSORBATE_KINDS):
-            known = ", ".join(sorted(set(ADSORBATE_KINDS)))
-            raise ValueError(f"adsorbate_kinds = {list(self.adsorbate_kinds)}, expected one or more of {known}")
+        for name, known in (("adsorbate_kinds", ADSORBATE_KINDS), ("bulk_kinds", (*BULK_KINDS, DISORDER))):
+            kinds = getattr(self, name)
+            if not kinds or not set(kinds) <= set(known):
+                raise ValueError(f"{name} = {list(kinds)}, expected one or more of {', '.join(sorted(set(known)))}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +169,10 @@ class SamplingConfig:
         rattled: Rattled copies per task.
         rattle_A: Range of the standard deviation of rattling (Å).
         strain: Largest strain component.
+        scale: Range of the lengths of bulk cells, in units of the lattice constant.
+        cells: Descriptions of bulk crystals to draw from: the ``conventional`` cell, a ``primitive`` one, or a larger
+            ``supercell`` with skewed vectors.
+        defects: Share of the slabs that lack a surface atom or have an adatom.
         tilt_deg: Largest angle from upright of an adsorbate at the start of a relaxation or of MD (degrees).
         both_sides: Put an adsorbate on each side of the slab, each at its own site (except on approach curves): two
             adsorbates for nearly the cost of one label. No atoms are fixed then.
@@ -170,6 +192,9 @@ class SamplingConfig:
     rattled: int = 4
     rattle_A: tuple[float, ...] = (0.02, 0.2)
     strain: float = 0.03
+    scale: tuple[float, ...] = (0.95, 1.07)
+    cells: tuple[Cell, ...] = ("conventional",)
+    defects: float = 0.0
     tilt_deg: float = 30.0
     both_sides: bool = False
     curve_points: int = 8
@@ -178,7 +203,7 @@ class SamplingConfig:
     max_force: float = 25.0
 
     def __post_init__(self) -> None:
-        for name in ("rattle_A", "curve_height_A"):
+        for name in ("rattle_A", "curve_height_A", "scale"):
             value = getattr(self, name)
             if len(value) != 2 or value[0] > value[1]:
                 raise ValueError(f"{name} = {list(value)}, expected [smallest, largest]")
@@ -189,13 +214,32 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SelectionConfig:
+    """Which snapshots of a task are labelled: those about which the explorer knows least.
+
+    Attributes:
+        share: Part of the snapshots of a task, those with the largest energy uncertainty of the explorer; at least one.
+        above: Snapshots with a smaller uncertainty (eV/atom) are not labelled.
+    """
+
+    share: float = 1.0
+    above: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share = {self.share:g}, expected a part of the snapshots above 0 and up to 1")
+        if self.above < 0:
+            raise ValueError(f"above = {self.above:g}, expected an uncertainty in eV/atom, or 0 for no limit")
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeldOutRule:
     """Systems that match every given attribute are marked ``split = heldout``.
 
     Attributes:
         substrate: E.g. ``Pd`` or, for an alloy of any composition, ``CuPd`` (symbols in the recipe's order).
         facet: E.g. ``fcc211``.
-        adsorbate: E.g. ``CO``.
+        adsorbate: E.g. ``CO``; also matches a cell in which CO is one of several adsorbates.
     """
 
     substrate: str | None = None
@@ -223,10 +267,12 @@ class Recipe:
         metals: Pure metals; a symbol may occur twice with different crystals.
         alloys: Binary alloys of these metals.
         slabs: Facets and cell sizes.
-        adsorbates: Names from :mod:`faenet_calc.labelling.adsorbates`.
+        adsorbates: Names from :mod:`faenet_calc.labelling.adsorbates`; ``2CO+O`` for several in one cell, ``O_sub`` for
+            an atom below the surface.
         gas: Gas-phase molecules.
         mix: Shares of the families of tasks.
         sampling: How a system is explored.
+        selection: Label only the snapshots with the largest uncertainty of the explorer; None for all.
         heldout: Systems to mark ``split = heldout``.
         with_heldout: Whether these systems are labelled, too.
         vacuum_A: Vacuum above and below a slab (Å).
@@ -245,20 +291,34 @@ class Recipe:
     gas: tuple[str, ...] = ()
     mix: MixConfig = field(default_factory=MixConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    selection: SelectionConfig | None = None
     heldout: tuple[HeldOutRule, ...] = ()
     with_heldout: bool = True
     vacuum_A: float = 8.0
     gas_box_A: float = 0.0
 
     def __post_init__(self) -> None:
-        if unknown := [name for name in self.adsorbates if name not in ADSORBATES]:
-            raise ValueError(f"adsorbates {unknown} are not known; choose from {', '.join(ADSORBATES)}")
+        if unknown := [name for name in self.adsorbates if not is_known(name)]:
+            raise ValueError(
+                f"adsorbates {unknown} are not known; choose from {', '.join(ADSORBATES)}, join several of them as in "
+                "2CO+O, or put single atoms below the surface as in O_sub"
+            )
         if unknown := [name for name in self.gas if name not in GAS]:
             raise ValueError(f"gas {unknown} are not known; choose from {', '.join(GAS)}")
         if self.sampling.finish_steps and self.explorer is None:
             raise ValueError(
                 f"sampling.finish_steps = {self.sampling.finish_steps} without an explorer whose "
                 "relaxations it could finish; set an explorer, or remove finish_steps and set relax_steps"
+            )
+        if self.selection is not None and (self.explorer is None or self.sampling.finish_steps):
+            raise ValueError(
+                "selection needs an explorer whose uncertainty it compares, and no sampling.finish_steps, which the "
+                "labelling calculator computes anyway"
+            )
+        several = [name for name in self.adsorbates if name not in ADSORBATES]
+        if several and "curve" in self.mix.adsorbate_kinds:
+            raise ValueError(
+                f"mix.adsorbate_kinds has curve, which takes one adsorbate above the surface, not {several}"
             )
         symbols = {metal.symbol for metal in self.metals}
         for alloy in self.alloys:
@@ -289,7 +349,12 @@ _LATER_SETTINGS = (
     ("sampling", "tilt_deg"),
     ("sampling", "finish_steps"),
     ("sampling", "both_sides"),
+    ("sampling", "scale"),
+    ("sampling", "cells"),
+    ("sampling", "defects"),
     ("mix", "adsorbate_kinds"),
+    ("mix", "bulk_kinds"),
+    ("", "selection"),
     ("", "explorer"),
     ("", "with_heldout"),
     ("", "gas_box_A"),

@@ -15,17 +15,22 @@ from ase.md.langevin import Langevin
 from ase.optimize import BFGS
 
 from faenet_calc.graphs.tags import ADSORBATE
-from faenet_calc.labelling.adsorbates import gas_molecule, random_rotation
-from faenet_calc.labelling.recipe import Recipe, SamplingConfig
+from faenet_calc.labelling.adsorbates import SUBSURFACE, gas_molecule, random_rotation, species
+from faenet_calc.labelling.recipe import DISORDER, Recipe, SamplingConfig
 from faenet_calc.labelling.structures import (
     Site,
     Substrate,
     bulk_cell,
+    cluster,
+    disordered,
     place,
+    place_below,
+    place_further,
     sites,
     slab,
     turned_over,
     with_both_sides,
+    with_defect,
 )
 from faenet_calc.labelling.tasks import Task
 
@@ -39,7 +44,7 @@ class Snapshot:
 
     Attributes:
         atoms: The structure.
-        how: ``start``, ``relax``, ``finish``, ``md``, ``rattle``, ``strain`` or ``curve``.
+        how: ``start``, ``relax``, ``finish``, ``md``, ``rattle``, ``strain``, ``disorder`` or ``curve``.
         site: Kind of the initial adsorption site; ``none`` without an adsorbate.
         height: Height above contact on an approach curve (Å).
     """
@@ -66,8 +71,13 @@ def snapshots(
     if task.substrate is None:
         return explorer.molecule(gas_molecule(task.molecule, recipe.gas_box_A), task.kind)
     if not task.facet:
-        return explorer.bulk(bulk_cell(task.substrate, rng), task.kind)
-    surface = slab(task.substrate, task.facet, task.size, recipe.vacuum_A, rng)
+        return explorer.bulk(explorer.crystal(task.substrate, task.kind), task.substrate, task.kind)
+    if task.facet == "cluster":
+        surface = cluster(task.substrate, task.size[0], rng)
+    else:
+        surface = slab(task.substrate, task.facet, task.size, recipe.vacuum_A, rng)
+        if recipe.sampling.defects and rng.random() < recipe.sampling.defects:
+            surface = with_defect(surface, rng)
     if task.molecule:
         return explorer.adsorbate(surface, task.substrate, task.molecule, task.kind)
     return explorer.clean(surface, task.kind)
@@ -94,13 +104,27 @@ class _Explorer:
         if kind == "gas-md":
             yield from self._dynamics(start)
 
-    def bulk(self, atoms: Atoms, kind: str) -> Iterator[Snapshot]:
-        """Sample a crystal: equation of state, strained and rattled cells, or MD in a strained cell."""
+    def crystal(self, substrate: Substrate, kind: str) -> Atoms:
+        """A bulk cell in one of the descriptions of the settings; disorder needs a larger cell."""
+        cells = self.settings.cells
+        description = cells[self.rng.integers(len(cells))] if len(cells) > 1 else cells[0]
+        return bulk_cell(substrate, self.rng, "supercell" if kind == DISORDER else description)
+
+    def bulk(self, atoms: Atoms, substrate: Substrate, kind: str) -> Iterator[Snapshot]:
+        """Sample a crystal: equation of state, strained and rattled cells, MD in a strained cell, or disorder."""
+        low, high = self.settings.scale
+        if kind == DISORDER:
+            for _ in range(self.settings.rattled):
+                scaled = atoms.copy()
+                scaled.set_cell(atoms.cell * self.rng.uniform(max(low, 0.96), high), scale_atoms=True)
+                closest = self.rng.uniform(0.78, 0.94) * substrate.nearest
+                yield self._single(disordered(scaled, closest, self.rng), "disorder")
+            return
         if kind == "bulk-md":
             big = atoms.repeat((2, 1, 1)) if len(atoms) < 8 else atoms
             yield from self._dynamics(self._strained(big, self.settings.strain))
             return
-        for scale in self.rng.uniform(0.95, 1.07, size=self.settings.rattled):
+        for scale in self.rng.uniform(low, high, size=self.settings.rattled):
             scaled = atoms.copy()
             scaled.set_cell(atoms.cell * scale, scale_atoms=True)
             yield self._single(scaled, "strain")
@@ -128,7 +152,7 @@ class _Explorer:
             explored = self._curve(surface, name, site)
         else:
             start = self._in_contact(surface, name, site)
-            if self.settings.both_sides:
+            if self.settings.both_sides and surface.pbc.any():
                 below = turned_over(surface, substrate)
                 start = with_both_sides(start, self._in_contact(below, name, self._site(below)))
             explored = self._adsorbed(start, kind)
@@ -136,7 +160,19 @@ class _Explorer:
             yield Snapshot(atoms=found.atoms, how=found.how, site=site.kind, height=found.height)
 
     def _in_contact(self, surface: Atoms, name: str, site: Site) -> Atoms:
-        return place(surface, name, site, self.rng.uniform(-0.1, 0.4), self.settings.tilt_deg, self.rng)
+        """The slab with the adsorbates of one cell: the first one at the site, others where there is room."""
+        tilt, rng = self.settings.tilt_deg, self.rng
+        first, *others = sorted(species(name), key=lambda one: one.endswith(SUBSURFACE))
+        if first.endswith(SUBSURFACE):
+            atoms = place_below(surface, first.removesuffix(SUBSURFACE), rng)
+        else:
+            atoms = place(surface, first, site, rng.uniform(-0.1, 0.4), tilt, rng)
+        for other in others:
+            if other.endswith(SUBSURFACE):
+                atoms = place_below(atoms, other.removesuffix(SUBSURFACE), rng)
+            else:
+                atoms = place_further(atoms, other, rng.uniform(-0.1, 0.4), tilt, rng)
+        return atoms
 
     def _adsorbed(self, start: Atoms, kind: str) -> Iterator[Snapshot]:
         if kind == "rattle":

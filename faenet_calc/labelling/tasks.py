@@ -10,10 +10,10 @@ from itertools import product
 
 import numpy as np
 
+from faenet_calc.labelling.adsorbates import species
 from faenet_calc.labelling.recipe import MetalConfig, Recipe, SlabConfig
 from faenet_calc.labelling.structures import Substrate
 
-BULK_KINDS = ("bulk-strain", "bulk-strain", "bulk-md")
 CLEAN_KINDS = ("slab-rattle", "slab-relax", "slab-md")
 GAS_KINDS = ("gas-relax", "gas-rattle", "gas-md")
 
@@ -27,9 +27,9 @@ class Task:
         seed: Random seed of the task.
         kind: Kind of sampling, see :mod:`faenet_calc.labelling.sampling`.
         substrate: The metal or alloy; None in the gas phase.
-        facet: For example ``fcc111``; empty for bulk and gas.
-        size: ``(n1, n2, layers)`` of a slab.
-        molecule: Adsorbate or gas molecule; empty for bulk and clean slabs.
+        facet: For example ``fcc111``, or ``cluster``; empty for bulk and gas.
+        size: ``(n1, n2, layers)`` of a slab, ``(n_atoms,)`` of a cluster.
+        molecule: Adsorbate, several adsorbates (``2CO+O``) or gas molecule; empty for bulk and clean slabs.
         split: ``heldout`` or ``train``.
     """
 
@@ -76,12 +76,18 @@ def plan(recipe: Recipe) -> tuple[Task, ...]:
             seed=int(rng.integers(2**31)),
             kind=kind,
             substrate=substrate,
-            facet="" if facet is None else f"{facet.crystal}{facet.facet}",
+            facet=_facet_name(facet),
             size=size,
             molecule=molecule,
         )
         tasks.append(Task(**{**vars(task), "split": _split(task, recipe)}))
     return tuple(tasks)
+
+
+def _facet_name(facet: SlabConfig | None) -> str:
+    if facet is None:
+        return ""
+    return facet.facet if facet.facet == "cluster" else f"{facet.crystal}{facet.facet}"
 
 
 def substrates(recipe: Recipe) -> tuple[tuple[Substrate, ...], tuple[Substrate, ...]]:
@@ -128,7 +134,7 @@ def _families(recipe: Recipe) -> list[_Family]:
         surfaces = [(metal, facet) for metal, facet in product(metals, recipe.slabs) if metal.crystal == facet.crystal]
         families += [
             _Family(
-                share=mix.bulk * share, kinds=BULK_KINDS, combinations=tuple((metal, None, "") for metal in metals)
+                share=mix.bulk * share, kinds=mix.bulk_kinds, combinations=tuple((metal, None, "") for metal in metals)
             ),
             _Family(
                 share=mix.clean * share,
@@ -157,12 +163,14 @@ def _walk(
 
 def _split(task: Task, recipe: Recipe) -> str:
     """``heldout`` if every attribute of some rule matches."""
+    if task.substrate is None:
+        return "train"
     words = {
-        "substrate": None if task.substrate is None else task.substrate.name,
-        "facet": task.facet,
-        "adsorbate": task.molecule,
+        "substrate": (None, task.substrate.name),
+        "facet": (None, task.facet),
+        "adsorbate": (None, task.molecule, *species(task.molecule)),
     }
     for rule in recipe.heldout:
-        if task.substrate is not None and all(getattr(rule, word) in (None, value) for word, value in words.items()):
+        if all(getattr(rule, word) in values for word, values in words.items()):
             return "heldout"
     return "train"

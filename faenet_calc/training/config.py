@@ -238,7 +238,8 @@ class FinetuneConfig:
             "interaction_blocks.0".
         replay: Files of earlier training data, of the same level of theory, to mix into the training set.
         replay_fraction: Fraction of each batch that is drawn from them.
-        refit_references: Fit the element references to the new training set.
+        refit_references: Fit the element references to the new training set. Otherwise only those of elements that the
+            model has not seen are fitted.
     """
 
     checkpoint: str | None = None

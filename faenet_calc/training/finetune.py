@@ -107,11 +107,13 @@ def refitted(
     """
     notes = []
     known = potential.config.trained_elements
+    twins: dict[int, int] = {}
     if known:
         twins = start_as_twins(potential, sorted(set(dataset.numbers) - set(known)))
         notes += [f"{elements.symbol(new)} starts as a copy of {elements.symbol(old)}" for new, old in twins.items()]
-    if config.finetune.refit_references:
-        potential, change = aligned(potential, dataset, indices)
+    if config.finetune.refit_references or twins:
+        only = None if config.finetune.refit_references else sorted(twins)
+        potential, change = aligned(potential, dataset, indices, only)
         words = ", ".join(f"{symbol} {value:+.3f}" for symbol, value in change.items())
         notes.append(f"references refitted to the new data (eV): {words}")
     same = config.energy == potential.config.energy and config.energy.level_of_theory != UNKNOWN

@@ -459,8 +459,13 @@ class Run:
                 f"(at least {MIN_STRUCTURES})"
             )
             return
+        replay = None if self.prepared.replay is None else self.prepared.replay.dataset
         fitted = fit_uncertainty(
-            best, (train.dataset, train.indices), (val.dataset, val.indices), seed=self.config.run.seed
+            best,
+            (train.dataset, train.indices),
+            (val.dataset, val.indices),
+            replay=replay,
+            seed=self.config.run.seed,
         )
         save_potential(fitted, path)
 

@@ -33,6 +33,7 @@ def fit_uncertainty(
     train: tuple[GraphDataset, Indices],
     held_out: tuple[GraphDataset, Indices],
     *,
+    replay: GraphDataset | None = None,
     max_structures: int = MAX_STRUCTURES,
     seed: int = 0,
 ) -> Potential:
@@ -44,6 +45,7 @@ def fit_uncertainty(
         potential: A trained potential; its weights are shared, not copied.
         train: Training data. Their features are computed in one frame each.
         held_out: Structures with energies that were not trained on, which may have chosen the best epoch.
+        replay: Earlier training data that were mixed in; they are half of a sample.
         max_structures: Larger training sets are sampled.
         seed: Random seed of the samples.
 
@@ -51,22 +53,26 @@ def fit_uncertainty(
         InputError: No training structure, or no held-out structure with an energy.
     """
     rng = np.random.default_rng(seed)
-    dataset, indices = train
-    if len(indices) > max_structures:
-        indices = np.sort(rng.choice(indices, max_structures, replace=False))
+    parts = [train] if replay is None else [train, (replay, np.arange(len(replay)))]
+    parts = [
+        (dataset, np.sort(rng.choice(indices, min(len(indices), max_structures // len(parts)), replace=False)))
+        for dataset, indices in parts
+    ]
+    n_structures = sum(len(indices) for _, indices in parts)
     known = held_out[1][np.isfinite(held_out[0].energy[held_out[1]])]
-    if not len(indices) or not len(known):
+    if not n_structures or not len(known):
         raise InputError(
-            f"{len(indices)} training structures and {len(known)} held-out structures with an energy; an uncertainty "
+            f"{n_structures} training structures and {len(known)} held-out structures with an energy; an uncertainty "
             "needs at least one of each"
         )
     statistics, domain = FeatureStatistics(seed=seed), _DomainStatistics(potential)
     fast: FramesChoice = "one" if potential.config.frames.kind == "lattice" else "auto"
     bare = Potential(dataclasses.replace(potential.config, repulsion=RepulsionConfig(kind="none")))
     bare.model = potential.model
-    for labelled, _, features in _predicted(Predictor(bare, frames=fast, seed=seed), dataset, indices):
-        statistics.add(features, labelled.graph.atomic_numbers)
-        domain.add(labelled)
+    for dataset, indices in parts:
+        for labelled, _, features in _predicted(Predictor(bare, frames=fast, seed=seed), dataset, indices):
+            statistics.add(features, labelled.graph.atomic_numbers)
+            domain.add(labelled)
     uncertainty = statistics.fit().to(potential.device)
     sums, errors = [], []
     for labelled, prediction, features in _predicted(Predictor(bare, seed=seed), held_out[0], known):

@@ -60,6 +60,7 @@ def labels(folder: Path) -> list:
         (CU, "fcc110", (2, 2, 4), 4, {"ontop": 4, "bridge": 4, "longbridge": 4, "hollow": 4}),
         (RU, "hcp0001", (2, 2, 3), 4, {"ontop": 4, "bridge": 12, "fcc": 4, "hcp": 4}),
         (IRON, "bcc110", (2, 2, 3), 4, None),
+        (IRON, "bcc100", (2, 2, 4), 4, {"ontop": 4, "bridge": 8, "hollow": 4}),
         (CU, "fcc211", (3, 2, 3), 6, None),
     ],
 )

@@ -11,9 +11,9 @@ from faenet_calc.labelling import load_recipe, plan
 
 
 def test_recipes_of_the_repository_can_be_read(repository):
-    folders = (repository / "examples" / "recipes", repository / "datasets" / "metals-v1" / "recipes")
     paths = [
-        *(path for folder in folders for path in folder.glob("*.yaml")),
+        *repository.glob("examples/recipes/*.yaml"),
+        *repository.glob("datasets/*/recipes/*.yaml"),
         *repository.glob("pretrained/*/recipe.yaml"),
     ]
     assert len(paths) > 10
