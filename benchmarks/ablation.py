@@ -11,18 +11,17 @@ baseline has one layer in the embeddings and two in every interaction ("complex 
 second of CPU time in batches.
 """
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from experiment import Measured, Network, fit, mean_of, measure, throughput
+from experiment import Measured, Network, bars, fit, mean_of, measure, throughput
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from qm9 import REDUCED, TARGETS, Sets, epochs, test_errors, write_sample, write_sets
-from rows import Row, Rows, progress, rounded, run_script
+from rows import Row, Rows, progress, rounded, run_script, script_parser
 
 from faenet_calc.reports.plots import COLORS, STYLE
 
@@ -98,34 +97,42 @@ def changes(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draw the mean error of every variant against its throughput, small points for the seeds."""
+    """Draw changes of error and throughput relative to the baseline; diamonds are those of the paper."""
+    published = {
+        "MAE": {name: variant.mae for name, variant in VARIANTS.items()},
+        "throughput": {name: variant.throughput for name, variant in VARIANTS.items()},
+    }
+    measured = [row for row in rows if "seed" in row]
     with rc_context(STYLE):
-        figure = Figure(figsize=(6.8, 4.4), layout="constrained")
-        axes = figure.add_subplot()
-        for name in VARIANTS:
-            members = [row for row in rows if row["case"] == name and "seed" in row]
-            speed = mean_of(members, metric="throughput")
-            values = [row["value"] for row in members if row["metric"] == "MAE"]
-            color, place = COLORS[1 if name == BASE else 0], (speed, sum(values) / len(values))
-            axes.plot([speed] * len(values), values, ".", color=color, markersize=3)
-            axes.plot(*place, "o", color=color)
-            axes.annotate(name, place, (5, 4), textcoords="offset points", fontsize="x-small")
-        axes.set(xlabel="throughput (molecules per second of CPU time)", ylabel="test MAE of U0 (meV)")
-        axes.margins(x=0.18)
+        figure = Figure(figsize=(8.0, 3.8), layout="constrained")
+        for number, (metric, paper) in enumerate(published.items(), start=1):
+            axes = figure.add_subplot(1, 2, number)
+            reference = mean_of(measured, case=BASE, metric=metric)
+            changes_here = {
+                name: [
+                    100 * (row["value"] / reference - 1)
+                    for row in measured
+                    if (row["case"], row["metric"]) == (name, metric)
+                ]
+                for name in VARIANTS
+            }
+            bars(axes, changes_here, f"change of {metric} (%)", names=number == 1, color=COLORS[0])
+            changes_there = [100 * (value / paper[BASE] - 1) for value in paper.values()]
+            axes.plot(changes_there, range(len(paper)), "D", color=COLORS[1], markersize=5, label="paper (IS2RE)")
+            axes.axvline(0, color="black", linewidth=0.8)
+        handles, labels = axes.get_legend_handles_labels()
+        shown = [handles[labels.index(BASE)], handles[labels.index("paper (IS2RE)")]]
+        figure.legend(shown, ["here (U0 of QM9)", "paper (IS2RE)"], loc="outside upper center", ncols=2)
         figure.savefig(path)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__, quick="A few molecules and steps.")
     parser.add_argument("--train", type=int, default=1000, metavar="N")
     parser.add_argument("--test", type=int, default=500)
     parser.add_argument("--passes", type=int, default=4000, metavar="N", help="Molecules seen in a training.")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--qm9", type=Path, help="Folder of the CSV files of qm9pack (default: the installed one).")
-    parser.add_argument("--quick", action="store_true", help="A few molecules and steps.")
-    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
-    parser.add_argument("--plot", type=Path, help="File for the plot.")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rows = Rows(chosen.out)
@@ -142,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
                 words = {"benchmark": "ablation", "table": f"U0 of QM9, {chosen.train} molecules", "case": name}
                 measure(rows, words, [seed], lambda seed, name=name: train_and_test(name, settings, seed))
                 progress(done=name, seed=seed)
-    rows.replace_derived(changes(rows.rows))
+    rows.derive(changes)
     if chosen.plot is not None:
         plot(rows.rows, chosen.plot)
 

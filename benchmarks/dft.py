@@ -1,6 +1,6 @@
 """Published DFT data sets on their published splits: this package beside SchNet and published errors.
 
-    python benchmarks/dft.py [--co2 FILE.extxyz.xz] [--epochs 2] [--seeds 2] [--quick] [--out rows.jsonl]
+    python benchmarks/dft.py [--co2 FILE.extxyz.xz] [--steps 1000] [--seeds 3] [--quick] [--out rows.jsonl]
                              [--plot dft.svg]
 
 - mlearn (Zuo et al., J. Phys. Chem. A 124, 731 (2020)): Si, Ge, Mo and Li, training and test sets as published.
@@ -10,8 +10,8 @@
   with ``--co2``. Random split of the shipped model co2-ni100 (10 % validation, 10 % test), which is tested, too.
 
 Networks have 64 channels and 3 interactions and take the same steps on the same data by the training loop of the
-package, a few epochs: far fewer than the published models. "this package" is the preset ``modern-s``. Published errors
-are quoted with their source where the text of the source is at hand.
+package: far fewer than the published models. "this package" is the preset ``modern-s``. Published errors are quoted
+with their source where the text of the source is at hand.
 """
 
 import argparse
@@ -28,7 +28,7 @@ import torch
 from experiment import Measured, Network, Trained, fit, mean_of
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from rows import Row, Rows, progress, rounded, run_script
+from rows import Row, Rows, progress, rounded, run_script, script_parser
 
 from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.errors import InputError
@@ -57,17 +57,17 @@ class DataSet:
         train: Training file.
         tests: Name of a table → test file; empty for a random split.
         batch: Structures per step.
-        epochs: Multiple of the number of epochs.
+        size: Number of training structures, without those for validation.
     """
 
     train: Path
     tests: dict[str, Path]
+    size: int
     batch: int = 2
-    epochs: int = 1
 
-    def settings(self, folder: Path, epochs: int, seed: int) -> list[str]:
-        """Settings of data, duration and seed."""
-        number = epochs * self.epochs
+    def settings(self, folder: Path, steps: int, seed: int) -> list[str]:
+        """Settings of data, duration (about so many steps) and seed."""
+        number = max(1, round(steps * self.batch / self.size))
         found = [
             f"data.train={json.dumps([str(self.train)])}", f"data.cache_dir={folder}", "data.split=random",
             f"run.seed={seed}", f"run.max_epochs={number}", f"run.validate_every={number}",
@@ -82,20 +82,21 @@ def data_sets(co2: Path | None) -> dict[str, DataSet]:
         element: DataSet(
             train=FOLDER / "mlearn" / f"{element}.extxyz.xz",
             tests={f"mlearn {element}": TEST_FOLDER / f"{element}.extxyz.xz"},
+            size=size,
         )
-        for element in ("Si", "Ge", "Mo", "Li")
+        for element, size in {"Si": 203, "Ge": 217, "Mo": 184, "Li": 229}.items()
     }
     folder = FOLDER / "acetylacetone"
     found["acetylacetone"] = DataSet(
         train=folder / "train_300K.extxyz.xz",
         tests={f"acetylacetone {name}": folder / f"test_MD_{name}.extxyz.xz" for name in ("300K", "600K")},
         batch=8,
-        epochs=4,
+        size=475,
     )
     if co2 is not None:
         if not co2.is_file():
             raise InputError(f"{co2} does not exist; --co2 takes the extxyz file of the CO2/Ni(100) structures")
-        found[CO2] = DataSet(train=co2, tests={})
+        found[CO2] = DataSet(train=co2, tests={}, size=634)
     return found
 
 
@@ -103,7 +104,7 @@ def shortened(data: DataSet, folder: Path, name: str, count: int) -> DataSet:
     """The first structures of a training set, for quick runs."""
     path = folder / f"{name}.extxyz"
     ase.io.write(path, ase.io.read(data.train, f":{count}"))
-    return dataclasses.replace(data, train=path, epochs=1)
+    return dataclasses.replace(data, train=path, size=count)
 
 
 # Test MAE of energies (meV/atom) and forces (meV/Å).
@@ -168,7 +169,7 @@ def run(chosen: argparse.Namespace, rows: Rows, folder: Path) -> None:
                 done = {(row["set"], row["case"], row["seed"]) for row in rows.rows if "seed" in row}
                 if (name, network, seed) in done:
                     continue
-                trained = fit(NETWORKS[network], data.settings(folder, chosen.epochs, seed))
+                trained = fit(NETWORKS[network], data.settings(folder, chosen.steps, seed))
                 found: list[Row] = []
                 for table, (dataset, indices) in test_sets(name, data, trained, folder, chosen.test).items():
                     words = {"benchmark": "dft", "table": table, "set": name}
@@ -222,22 +223,18 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__, quick="One epoch on a few structures.")
     parser.add_argument("--co2", type=Path, metavar="FILE", help="CO2/Ni(100) structures as extxyz, also .xz.")
     names = [*data_sets(None), CO2]
     parser.add_argument("--sets", nargs="+", choices=names, default=names, help="Only these data sets.")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=1000, metavar="N", help="about so many, in whole epochs")
     parser.add_argument(
         "--test", type=int, default=50, help="largest number of test structures with files of their own"
     )
-    parser.add_argument("--quick", action="store_true", help="One epoch on a few structures.")
-    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
-    parser.add_argument("--plot", type=Path, help="File for the plot.")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if chosen.quick:
-        chosen.sets, chosen.epochs, chosen.seeds, chosen.test = ["Si", "acetylacetone"], 1, 1, 3
+        chosen.sets, chosen.steps, chosen.seeds, chosen.test = ["Si", "acetylacetone"], 1, 1, 3
     rows = Rows(chosen.out)
     with tempfile.TemporaryDirectory() as scratch:
         run(chosen, rows, Path(scratch))

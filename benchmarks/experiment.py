@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from peers.schnet import SchNetPotential, SchNetSize
 from rows import Row, Rows, rounded
 
@@ -20,6 +21,7 @@ from faenet_calc.data.dataset import GraphDataset
 from faenet_calc.frames.config import FrameMode
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.predictor import Predictor
+from faenet_calc.reports.plots import COLORS
 from faenet_calc.settings import checked
 from faenet_calc.training.assessment import Assessment
 from faenet_calc.training.batches import Indices
@@ -47,24 +49,32 @@ class Network:
 
 
 class NetworkRun(Run):
-    """A training run of FAENet or SchNet that keeps its best weights in memory instead of a checkpoint.
+    """A training run of any network that keeps its best weights in memory instead of a checkpoint.
+
+    On a CPU, a time limit counts the CPU time of all threads, so that other load does not shorten a run.
 
     Args:
         config: Settings.
-        schnet: Train SchNet.
+        peer: Builds the potential that replaces FAENet from the prepared data; None for FAENet.
+        progress: Report progress.
     """
 
-    def __init__(self, config: TrainConfig, *, schnet: bool) -> None:
-        self.schnet, self.best_weights = schnet, {}
+    def __init__(
+        self, config: TrainConfig, *, peer: Callable[[Prepared], Potential] | None = None, progress: bool = False
+    ) -> None:
+        self.peer, self.best_weights = peer, {}
         ranks = Ranks()
-        super().__init__(checked(config), training_device(config.run.device, ranks), ranks)
+        device = training_device(config.run.device, ranks)
+        if device.type == "cpu":
+            self.clock = time.process_time
+        super().__init__(checked(config), device, ranks, progress=progress)
 
     def prepare(self, config: TrainConfig, **reading: Any) -> Prepared:
-        """Prepare the data, and SchNet in place of FAENet."""
+        """Prepare the data, and the peer in place of FAENet."""
         prepared = super().prepare(config, **reading)
-        if not self.schnet:
+        if self.peer is None:
             return prepared
-        return dataclasses.replace(prepared, potential=schnet_like(prepared).to(self.device))
+        return dataclasses.replace(prepared, potential=self.peer(prepared).to(self.device))
 
     def save_best(self, evaluated: Potential, found: Assessment) -> None:
         """Keep the weights."""
@@ -79,13 +89,14 @@ class NetworkRun(Run):
         return self.potential.eval().requires_grad_(False)
 
 
-def schnet_like(prepared: Prepared) -> SchNetPotential:
-    """Build SchNet with the width, depth, cutoff and normalization of the prepared FAENet."""
+def schnet_like(prepared: Prepared, size: SchNetSize | None = None) -> SchNetPotential:
+    """Build SchNet with the cutoff and normalization of the prepared FAENet, by default with its width and depth."""
     ours = prepared.potential.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(prepared.config.run.seed)
         potential = SchNetPotential(
-            SchNetSize(
+            size
+            or SchNetSize(
                 hidden_channels=ours.model.hidden_channels,
                 num_filters=ours.model.filters,
                 num_interactions=ours.model.interactions,
@@ -126,7 +137,7 @@ def fit(network: Network, settings: Iterable[str]) -> Trained:
     with tempfile.TemporaryDirectory() as folder:
         run = _start(network, settings, folder)
         began = time.process_time()
-        run.loop(time.monotonic(), None)
+        run.loop(run.clock(), None)
         spent = time.process_time() - began
     return Trained(potential=run.best(), prepared=run.prepared, cpu_s=spent, steps=run.state.step)
 
@@ -140,7 +151,7 @@ def untrained(network: Network, settings: Iterable[str]) -> Trained:
 
 def _start(network: Network, settings: Iterable[str], folder: str) -> NetworkRun:
     changes = [*QUIET, *network.settings, *settings, f"run.out_dir={folder}"]
-    return NetworkRun(read_config("", changes), schnet=network.schnet)
+    return NetworkRun(read_config("", changes), peer=schnet_like if network.schnet else None)
 
 
 def measure(rows: Rows, words: Row, seeds: Sequence[int], once: Callable[[int], Measured]) -> None:
@@ -185,3 +196,25 @@ def throughput(potential: Potential, dataset: GraphDataset, indices: Indices, fr
     began = time.process_time()
     n_predicted = sum(1 for _ in predictor.predict(iter(graphs), wanted))
     return n_predicted / (time.process_time() - began)
+
+
+def bars(
+    axes: Axes, values: Mapping[str, Sequence[float]], label: str, *, names: bool = True, color: str | None = None
+) -> None:
+    """Draw a horizontal bar per case: its mean over seeds, and a point per seed.
+
+    Args:
+        axes: Where to draw.
+        values: Case → values of its seeds.
+        label: Of the axis of values.
+        names: Whether to write the cases beside the bars.
+        color: Of all bars; None for one color each.
+    """
+    for place, (case, found) in enumerate(values.items()):
+        paint = color or COLORS[place % len(COLORS)]
+        axes.barh(place, sum(found) / len(found), color=paint, alpha=0.5, label=case)
+        axes.plot(found, [place] * len(found), "o", color=paint, markersize=4)
+    axes.set_yticks(range(len(values)), list(values) if names else [""] * len(values))
+    axes.grid(visible=False, axis="y")
+    axes.invert_yaxis()
+    axes.set_xlabel(label)

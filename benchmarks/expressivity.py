@@ -19,7 +19,6 @@ frames; "this package" has the smooth cutoff and the weighted pair frames of its
 gradient of the scalar, as SchNet. An interrupted run continues with the rows that are missing.
 """
 
-import argparse
 import itertools
 import math
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from peers.egnn import EGNN
 from peers.schnet import SchNetPotential, SchNetSize
-from rows import Row, Rows, progress, rounded
+from rows import Row, Rows, progress, rounded, script_parser
 from torch import Tensor, nn
 
 from faenet_calc.graphs.graph import AtomGraph
@@ -391,14 +390,10 @@ def plot(rows: list[Row], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser = script_parser(__doc__, quick="One seed, few steps, four of the pairs.", seeds=10)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--pairs", nargs="+", metavar="NAME", help="Only these pairs, e.g. 2-body 3-fold.")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--quick", action="store_true", help="One seed, few steps, four of the pairs.")
-    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
-    parser.add_argument("--plot", type=Path, help="File for the plot.")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if chosen.quick:

@@ -1,15 +1,15 @@
 """S2EF on OC20 relaxations, split by system: the paper's network and that of this package beside SchNet.
 
-    python benchmarks/oc20.py [--data FILE.extxyz…] [--epochs 5] [--seeds 3] [--quick] [--out rows.jsonl]
-                              [--plot oc20.svg]
+    python benchmarks/oc20.py [--data FILE.extxyz…] [--snapshots 20] [--epochs 5] [--seeds 3] [--quick]
+                              [--out rows.jsonl] [--plot oc20.svg]
 
 The default data are 340 snapshots of 17 adsorbate-slab systems (20 per relaxation, 37-185 atoms, total energies and
 forces of DFT) from the example trajectories of the Open Catalyst Project (CC BY 4.0; benchmarks/data/README.md); other
-files with ``sid`` in their metadata, e.g. relaxations of more systems, are given with ``--data``. A quarter of the
-systems is held out, others with every seed; most of them contain elements that training has not seen. Every fifth
-snapshot of the training systems is held out as well, which is easier: neighbors in time are in the training set.
-Energies are relative to the last snapshot of the relaxation, since reference energies of the elements of held-out
-systems are not known; OC20 itself subtracts those of slab and molecule.
+files with ``sid`` in their metadata, e.g. relaxations of more systems, are given with ``--data``; of every relaxation
+``--snapshots`` are chosen evenly. A quarter of the systems is held out, others with every seed; most of them contain
+elements that training has not seen. Every fifth snapshot of the training systems is held out as well, which is easier:
+neighbors in time are in the training set. Energies are relative to the last snapshot of the relaxation, since reference
+energies of the elements of held-out systems are not known; OC20 itself subtracts those of slab and molecule.
 
 Networks have 64 channels and 3 interactions; all see the same structures in the same number of steps with the same
 optimizer, schedule, loss and normalization. "FAENet, paper" is the preset ``paper-s2ef``: 2D principal axes, direct
@@ -18,7 +18,6 @@ paper (SFA). "this package" has lattice frames, the smooth cutoff and gradient f
 one; SchNet has gradient forces. Forces are learned and counted on free atoms, as in the paper.
 """
 
-import argparse
 import io
 import itertools
 import lzma
@@ -32,20 +31,20 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from experiment import Measured, Network, Trained, fit, mean_of, measure, throughput
+from experiment import Measured, Network, Trained, bars, fit, mean_of, measure, throughput
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from rows import Row, Rows, progress, rounded, run_script
+from rows import Row, Rows, progress, rounded, run_script, script_parser
 
 from faenet_calc.errors import InputError
 from faenet_calc.frames.config import FrameMode
-from faenet_calc.reports.plots import COLORS, STYLE
+from faenet_calc.reports.plots import STYLE
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.preparation import Part
 
 SNAPSHOTS = Path(__file__).parent / "data" / "oc20-snapshots.extxyz.xz"
 LARGEST_FORCE = 10.0  # eV/Å; snapshots beyond are collisions at the start of a relaxation
-QUICK_ATOMS = 60
+QUICK_ATOMS, QUICK_SNAPSHOTS = 60, 4
 
 COMMON = (
     "model.hidden_channels=64", "model.filters=64", "model.interactions=3", "model.gaussians=32", "model.cutoff=5.0",
@@ -82,12 +81,14 @@ PARTS = (HELD_OUT_SYSTEMS, KNOWN_SYSTEMS)
 BASELINE = "mean energy, zero forces"
 
 
-def snapshots(paths: Iterable[Path], *, quick: bool = False) -> list[Atoms]:
-    """Snapshots with energies relative to the last one of their system.
+def snapshots(paths: Iterable[Path], *, per_system: int = 20, largest: int | None = None) -> list[Atoms]:
+    """Evenly chosen snapshots with energies relative to the last one of their system.
 
     Args:
-        paths: extxyz files, also .xz, with ``sid`` in the metadata and optionally ``relaxed_energy`` (eV).
-        quick: Three snapshots of the small systems only.
+        paths: extxyz files, also .xz, with ``sid`` in the metadata and optionally ``relaxed_energy`` (eV). Where there
+            are several runs of a system (``run``), that of VASP counts.
+        per_system: Number of snapshots.
+        largest: Largest number of atoms.
     """
     systems: dict[str, list[Atoms]] = {}
     for path in paths:
@@ -98,20 +99,18 @@ def snapshots(paths: Iterable[Path], *, quick: bool = False) -> list[Atoms]:
         for atoms in ase.io.read(io.StringIO(text), ":", format="extxyz"):
             if "sid" not in atoms.info:
                 raise InputError(f"{path}: a structure has no sid in its metadata, which names its system")
-            systems.setdefault(str(atoms.info["sid"]), []).append(atoms)
+            if atoms.info.get("run", "vasp") == "vasp" and len(atoms) <= (largest or len(atoms)):
+                systems.setdefault(str(atoms.info["sid"]), []).append(atoms)
     found = []
     for sid, members in systems.items():
-        if quick and len(members[0]) > QUICK_ATOMS:
-            continue
         relaxed = members[-1].info.get("relaxed_energy", members[-1].calc.results["energy"])
-        for atoms in members[:: len(members) // 3] if quick else members:
-            forces = atoms.calc.results["forces"]
-            if np.abs(forces).max() > LARGEST_FORCE:
-                continue
+        usable = [atoms for atoms in members if np.abs(atoms.calc.results["forces"]).max() < LARGEST_FORCE]
+        for place in np.linspace(0, len(usable) - 1, min(per_system, len(usable))).round().astype(int):
+            atoms = usable[place]
             copy = atoms.copy()
             copy.info = {"sid": sid}
             energy = atoms.calc.results["energy"] - relaxed
-            copy.calc = SinglePointCalculator(copy, energy=energy, forces=forces)
+            copy.calc = SinglePointCalculator(copy, energy=energy, forces=atoms.calc.results["forces"])
             found.append(copy)
     return found
 
@@ -209,16 +208,16 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         panels = itertools.product(PARTS, (("energy MAE", "eV"), ("force MAE", "meV/Å")))
         for number, (table, (metric, unit)) in enumerate(panels, start=1):
             axes = figure.add_subplot(2, 2, number)
-            for place, case in enumerate(cases):
-                words = {"table": table, "case": case, "metric": metric}
-                values = [row["value"] for row in rows if words.items() <= row.items()]
-                color = COLORS[place % len(COLORS)]
-                axes.barh(place, np.mean(values), color=color, alpha=0.5)
-                axes.plot(values, [place] * len(values), "o", color=color, markersize=4)
-            axes.set_yticks(range(len(cases)), cases if number % 2 else [""] * len(cases))
-            axes.invert_yaxis()
+            values = {
+                case: [
+                    row["value"]
+                    for row in rows
+                    if {"table": table, "case": case, "metric": metric}.items() <= row.items()
+                ]
+                for case in cases
+            }
+            bars(axes, values, f"{metric} ({unit})", names=number % 2 == 1)
             axes.set_title(table, fontsize="small")
-            axes.set_xlabel(f"{metric} ({unit})")
         figure.savefig(path)
 
 
@@ -246,21 +245,18 @@ def run(data: list[Atoms], rows: Rows, seeds: int, epochs: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__, quick="Few snapshots of small systems, one epoch.")
     parser.add_argument("--data", type=Path, nargs="+", default=[SNAPSHOTS], metavar="FILE", help="extxyz, also .xz")
+    parser.add_argument("--snapshots", type=int, default=20, metavar="N", help="of every system")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="Few snapshots of small systems, one epoch.")
-    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
-    parser.add_argument("--plot", type=Path, help="File for the plot.")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if chosen.quick:
-        chosen.epochs, chosen.seeds = 1, 1
+        chosen.epochs, chosen.seeds, chosen.snapshots = 1, 1, QUICK_SNAPSHOTS
     rows = Rows(chosen.out)
-    data = snapshots(chosen.data, quick=chosen.quick)
+    data = snapshots(chosen.data, per_system=chosen.snapshots, largest=QUICK_ATOMS if chosen.quick else None)
     run(data, rows, chosen.seeds, chosen.epochs)
-    rows.replace_derived(improvements(rows.rows))
+    rows.derive(improvements)
     if chosen.plot is not None:
         plot(rows.rows, chosen.plot)
 

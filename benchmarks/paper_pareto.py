@@ -10,7 +10,6 @@ affects them equally; the median of the CPU times of a batch counts. Weights are
 network is on the front if no other one is both faster and more accurate.
 """
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -25,7 +24,7 @@ import torch
 from experiment import Network, mean_of, untrained
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from rows import Row, Rows, rounded, run_script
+from rows import Row, Rows, rounded, run_script, script_parser
 
 from faenet_calc.errors import InputError
 from faenet_calc.frames.config import FrameMode
@@ -83,7 +82,8 @@ def call_of(network: Network, settings: Sequence[str], mode: FrameMode) -> Calla
 
 def oc20_points(rows: Sequence[Row], folder: Path, repeats: int, *, quick: bool) -> list[Point]:
     """Energy errors of OC20."""
-    settings = oc20.data_settings(oc20.snapshots([oc20.SNAPSHOTS], quick=quick), folder, seed=0, epochs=1)
+    data = oc20.snapshots([oc20.SNAPSHOTS], largest=oc20.QUICK_ATOMS if quick else None)
+    settings = oc20.data_settings(data, folder, seed=0, epochs=1)
     calls = {
         case: call_of(network, settings, mode)
         for name, network in oc20.NETWORKS.items()
@@ -99,21 +99,21 @@ def oc20_points(rows: Sequence[Row], folder: Path, repeats: int, *, quick: bool)
 
 
 def qm9_points(rows: Sequence[Row], folder: Path, repeats: int) -> list[Point]:
-    """Errors of U0 of QM9 after training on the largest set."""
+    """Errors of U0 of QM9 after the longest training on the largest set."""
     members = [row for row in rows if row.get("target") == "U0" and "seed" in row]
     cases: dict[str, tuple[str, FrameMode]] = {
         "SchNet": ("SchNet", "one"),
         "FAENet": ("FAENet", "all"),
         "FAENet, SFA": ("FAENet", "stochastic"),
     }
-    sizes = [{row["train"] for row in members if row["case"] == case} for case in cases]
-    largest = max(set.intersection(*sizes))
+    runs = [{(row["train"], row["passes"]) for row in members if row["case"] == case} for case in cases]
+    largest, longest = max(set.intersection(*runs))
     sets = qm9.write_sample(folder, [40])
     settings = [*qm9.REDUCED, *sets.settings(40, folder), "data.energy_key=U0", "energy.unit=eV", "run.max_epochs=1"]
     calls = {case: call_of(qm9.NETWORKS[name], settings, mode) for case, (name, mode) in cases.items()}
     speeds = throughputs(calls, repeats)
     return [
-        Point(case=case, throughput=speed, error=mean_of(members, case=case, train=largest))
+        Point(case=case, throughput=speed, error=mean_of(members, case=case, train=largest, passes=longest))
         for case, speed in speeds.items()
     ]
 
@@ -182,13 +182,10 @@ def stored(given: Path | None, name: str, out: Path | None) -> list[Row]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__, quick="Small structures, one repeat; errors of stored rows.", seeds=None)
     parser.add_argument("--oc20", type=Path, help="Rows of oc20.py.")
     parser.add_argument("--qm9", type=Path, help="Rows of qm9.py.")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="Small structures, one repeat; errors of stored rows.")
-    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
-    parser.add_argument("--plot", type=Path, help="File for the plot.")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     repeats = 1 if chosen.quick else chosen.repeats
@@ -198,8 +195,8 @@ def main(arguments: list[str] | None = None) -> None:
         on_slabs = oc20_points(slabs, folder, repeats, quick=chosen.quick)
         on_molecules = qm9_points(molecules, folder, repeats)
     rows = Rows(chosen.out)
-    rows.replace_derived(
-        [
+    rows.derive(
+        lambda _: [
             *table_rows("OC20, other snapshots of the training systems", on_slabs, "energy MAE", "eV"),
             *table_rows("QM9, U0", on_molecules, "MAE", "meV"),
             *published_rows(),

@@ -22,9 +22,12 @@ models.
 import argparse
 import dataclasses
 import json
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
+from experiment import NetworkRun, schnet_like
 from heldout_errors import (
     MEAN_PREDICTOR,
     RECIPE,
@@ -38,7 +41,6 @@ from heldout_errors import (
     table,
     write_rows,
 )
-from peers.fitting import Fit, Fitted
 from peers.schnet import SchNetPotential, SchNetSize, open_model, save
 
 from faenet_calc.errors import InputError
@@ -47,7 +49,7 @@ from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential.device import pick_device
 from faenet_calc.training.config import TrainConfig
 from faenet_calc.training.config_file import config_to_mapping, load_config, read_config
-from faenet_calc.training.preparation import Prepared, open_parts, prepare
+from faenet_calc.training.preparation import Prepared, open_parts
 
 # Validation loss of CO2/Ni(100) after 60 s of CPU time, one seed each: Muon with 3 interactions 0.109 (lr 1.2e-2) and
 # 0.120 (5e-3), with PyG's default of 6 interactions 0.134 (5e-3); AdamW with 3 interactions 0.151 (3e-3) and 0.182
@@ -74,20 +76,6 @@ def settings(arguments: argparse.Namespace) -> TrainConfig:
     return config
 
 
-def build(prepared: Prepared, size: SchNetSize, device: torch.device) -> SchNetPotential:
-    """SchNet with random weights and the normalization of a faenet-calc network."""
-    ours = prepared.potential.config
-    torch.manual_seed(prepared.config.run.seed)
-    potential = SchNetPotential(
-        size,
-        cutoff=prepared.config.model.cutoff,
-        normalization=ours.normalization,
-        energy=ours.energy,
-        trained_elements=ours.trained_elements,
-    )
-    return potential.to(device)
-
-
 def compare(potential: SchNetPotential, prepared: Prepared, recipe: Path, beside: list[str]) -> list[GroupErrors]:
     """Errors of SchNet, other models and the baseline on the test set (validation set if there is none)."""
     made_by, train = load_recipe(recipe), prepared.train
@@ -109,17 +97,22 @@ def compare(potential: SchNetPotential, prepared: Prepared, recipe: Path, beside
     return found + summarize(MEAN_PREDICTOR, mean, part.dataset, made_by)
 
 
-def report(out: Path, fitted: Fitted, prepared: Prepared, size: SchNetSize, budget_s: float) -> None:
+def report(out: Path, run: NetworkRun, size: SchNetSize) -> None:
     """Write a summary of the training with all settings."""
+    prepared, state = run.prepared, run.state
     sets = {"train": prepared.train, "val": prepared.val, "test": prepared.test}
     described = {
         "network": NAME,
         "size": dataclasses.asdict(size),
-        "budget_s": budget_s,
+        "budget_s": run.config.run.time_limit_s,
         "threads": torch.get_num_threads(),
         "structures": {name: len(part) for name, part in sets.items() if part is not None},
-        **dataclasses.asdict(fitted),
-        "config": config_to_mapping(prepared.config),
+        "steps": state.step,
+        "epochs": round(state.step / run.per_epoch, 2),
+        "spent_s": round(state.elapsed_s, 1),
+        "best_step": state.best_step,
+        "history": state.history,
+        "config": config_to_mapping(run.config),
     }
     (out / "training.json").write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n")
 
@@ -157,7 +150,6 @@ def main() -> None:
     threads = arguments.threads or config.run.threads or 1
     torch.set_num_threads(threads)
     keep_freed_memory()
-    device = pick_device(arguments.device)
     size = SchNetSize(
         hidden_channels=arguments.hidden,
         num_filters=arguments.filters,
@@ -165,15 +157,21 @@ def main() -> None:
         num_gaussians=arguments.gaussians,
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
-    prepared = prepare(config, device)
-    potential = build(prepared, size, device)
-    budget_s = limit * threads
-    n_weights = sum(p.numel() for p in potential.parameters())
-    print(f"{NAME}: {n_weights:,} parameters, budget {budget_s:.0f} s of CPU time on {threads} threads", flush=True)
-    fitted = Fit(potential, prepared, budget_s=budget_s).run()
+    device = pick_device(arguments.device)
+    budget_s = limit * threads if device.type == "cpu" else limit
+    with tempfile.TemporaryDirectory() as scratch:
+        limited = dataclasses.replace(
+            config.run, out_dir=scratch, device=str(device), time_limit_s=budget_s, max_epochs=None, tensorboard=False
+        )
+        run = NetworkRun(dataclasses.replace(config, run=limited), peer=partial(schnet_like, size=size), progress=True)
+        n_weights = sum(p.numel() for p in run.potential.parameters())
+        print(f"{NAME}: {n_weights:,} parameters, {budget_s:.0f} s of CPU time on {threads} threads", flush=True)
+        run.loop(run.clock(), None)
+    potential = run.best()
+    assert isinstance(potential, SchNetPotential)
     save(potential, arguments.out / "schnet.safetensors")
-    report(arguments.out, fitted, prepared, size, budget_s)
-    found = compare(potential.requires_grad_(False), prepared, arguments.recipe, arguments.beside)
+    report(arguments.out, run, size)
+    found = compare(potential, run.prepared, arguments.recipe, arguments.beside)
     write_rows(arguments.out / "errors.jsonl", rows("peer_schnet", found))
     print(table(found))
 

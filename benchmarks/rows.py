@@ -1,5 +1,6 @@
 """Result rows of benchmarks: one JSON object per line, appended at once so that interrupted runs can be resumed."""
 
+import argparse
 import hashlib
 import json
 import sys
@@ -54,10 +55,10 @@ class Rows:
             with open(self.path, "a") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
 
-    def replace_derived(self, rows: Iterable[Row]) -> None:
-        """Replace all rows that were derived from others by new ones."""
+    def derive(self, function: Callable[[list[Row]], Iterable[Row]]) -> None:
+        """Replace all derived rows by those that a function makes of the measured ones."""
         measured = [row for row in self.rows if not row.get("derived")]
-        self.rows = [*measured, *(row | {"derived": True} for row in rows)]
+        self.rows = [*measured, *(row | {"derived": True} for row in function(measured))]
         if self.path is not None:
             write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
 
@@ -89,6 +90,23 @@ def show(row: Row) -> None:
 def progress(**words: Any) -> None:
     """Print progress to stderr."""
     print(json.dumps(words), file=sys.stderr, flush=True)
+
+
+def script_parser(description: str | None, *, quick: str, seeds: int | None = 3) -> argparse.ArgumentParser:
+    """Parser with the options that all benchmarks of the paper share.
+
+    Args:
+        description: Docstring of the script.
+        quick: What ``--quick`` does.
+        seeds: Default number of random seeds; None for a script without.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if seeds is not None:
+        parser.add_argument("--seeds", type=int, default=seeds, help="Number of random seeds.")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
+    parser.add_argument("--plot", type=Path, help="File for the plot.")
+    return parser
 
 
 def run_script(main: Callable[[], None]) -> None:

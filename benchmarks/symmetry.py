@@ -14,21 +14,20 @@ the smooth cutoff and gradient forces; SchNet has gradient forces. Stochastic fr
 the paper. "Untrained" is the network without frames before training.
 """
 
-import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from experiment import Measured, Network, fit, measure, untrained
+from experiment import Measured, Network, Trained, bars, fit, measure, untrained
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from oc20 import OURS, PAPER, SNAPSHOTS, data_settings, snapshots
-from rows import Row, Rows, progress, run_script
+from oc20 import OURS, PAPER, QUICK_ATOMS, QUICK_SNAPSHOTS, SNAPSHOTS, data_settings, snapshots
+from rows import Row, Rows, progress, run_script, script_parser
 
 from faenet_calc.frames.config import FrameMode
-from faenet_calc.reports.plots import COLORS, STYLE
+from faenet_calc.reports.plots import STYLE
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.symmetry import symmetry_metrics
 
@@ -51,20 +50,50 @@ class Method:
     trains: bool = True
 
 
-def _paper(*settings: str) -> Network:
-    return Network(settings=(*PAPER, *settings))
+def methods(paper: Sequence[str], ours: Sequence[str]) -> dict[str, Method]:
+    """All methods.
+
+    Args:
+        paper: Settings of the paper's network.
+        ours: Settings of that of this package; SchNet has its size.
+    """
+
+    def faenet(*settings: str) -> Network:
+        return Network(settings=(*paper, *settings))
+
+    return {
+        "Full FA": Method(network=faenet("frames.training=all"), test="all"),
+        "SFA": Method(network=faenet("frames.training=stochastic"), test="stochastic"),
+        "SE(3)-SFA": Method(network=faenet("frames.proper=true", "frames.training=stochastic"), test="stochastic"),
+        "DA": Method(network=faenet("frames.kind=augment2d", "frames.training=stochastic")),
+        "No FA": Method(network=faenet("frames.kind=none", "frames.training=one")),
+        "Untrained": Method(network=faenet("frames.kind=none", "frames.training=one"), trains=False),
+        "SchNet": Method(network=Network(settings=tuple(ours), schnet=True)),
+        "this package": Method(network=Network(settings=tuple(ours)), test="all"),
+    }
 
 
-METHODS = {
-    "Full FA": Method(network=_paper("frames.training=all"), test="all"),
-    "SFA": Method(network=_paper("frames.training=stochastic"), test="stochastic"),
-    "SE(3)-SFA": Method(network=_paper("frames.proper=true", "frames.training=stochastic"), test="stochastic"),
-    "DA": Method(network=_paper("frames.kind=augment2d", "frames.training=stochastic")),
-    "No FA": Method(network=_paper("frames.kind=none", "frames.training=one")),
-    "Untrained": Method(network=_paper("frames.kind=none", "frames.training=one"), trains=False),
-    "SchNet": Method(network=Network(settings=OURS, schnet=True)),
-    "this package": Method(network=Network(settings=OURS), test="all"),
-}
+METHODS = methods(PAPER, OURS)
+
+
+def train(method: Method, settings: Sequence[str]) -> Trained:
+    """Train the network of a method, or leave it untrained; ``settings`` name the data, the duration and the seed."""
+    return (fit if method.trains else untrained)(method.network, settings)
+
+
+def kept_symmetries(trained: Trained, method: Method, limit: int) -> dict[str, tuple[float, str]]:
+    """Symmetry metrics on about so many structures of the validation set; with forces if the network has them."""
+    val = trained.prepared.val
+    chosen = val.indices[:: max(1, len(val) // limit)]
+    kept = symmetry_metrics(trained.potential, val.dataset, chosen, frames=method.test, about_z=True)
+    found = {
+        "Rot-I": (1e3 * kept.rot_i, "meV"),
+        "Refl-I": (1e3 * kept.refl_i, "meV"),
+        "%-diff": (kept.percent_diff, "%"),
+    }
+    if kept.f_rot_e is not None and kept.f_refl_e is not None:
+        found |= {"F-Rot-E": (1e3 * kept.f_rot_e, "meV/Å"), "F-Refl-E": (1e3 * kept.f_refl_e, "meV/Å")}
+    return found
 
 
 def properties(method: Method, settings: Sequence[str], limit: int) -> Measured:
@@ -75,40 +104,42 @@ def properties(method: Method, settings: Sequence[str], limit: int) -> Measured:
         settings: Data, duration and seed.
         limit: Number of structures for the symmetry metrics.
     """
-    trained = (fit if method.trains else untrained)(method.network, settings)
-    potential, val = trained.potential, trained.prepared.val
-    found = assess(potential, val.dataset, val.indices, frames=method.test, free_atoms_only=True).metrics
-    chosen = val.indices[:: max(1, len(val) // limit)]
-    kept = symmetry_metrics(potential, val.dataset, chosen, frames=method.test, about_z=True)
-    assert kept.f_rot_e is not None and kept.f_refl_e is not None
+    trained = train(method, settings)
+    val = trained.prepared.val
+    found = assess(trained.potential, val.dataset, val.indices, frames=method.test, free_atoms_only=True).metrics
     return {
-        "Rot-I": (1e3 * kept.rot_i, "meV"),
-        "Refl-I": (1e3 * kept.refl_i, "meV"),
-        "%-diff": (kept.percent_diff, "%"),
-        "F-Rot-E": (1e3 * kept.f_rot_e, "meV/Å"),
-        "F-Refl-E": (1e3 * kept.f_refl_e, "meV/Å"),
+        **kept_symmetries(trained, method, limit),
         "energy MAE": (1e3 * found["energy_mae"], "meV"),
         "force MAE": (1e3 * found["forces_mae"], "meV/Å"),
         "training": (trained.cpu_s, "s"),
     }
 
 
-def plot(rows: list[Row], path: Path) -> None:
-    """Draw Rot-I, F-Rot-E and the force error of all methods: bars for the means, points for the seeds."""
+def plot(rows: Sequence[Row], shown: Mapping[str, str], path: Path) -> None:
+    """Draw a panel per metric: bars for the means of all methods, points for the seeds.
+
+    Args:
+        rows: Rows of the benchmark.
+        shown: Metric → unit; those that exact methods keep at zero have a logarithmic scale.
+        path: File.
+    """
     names = [name for name in METHODS if any(row["case"] == name for row in rows)]
     with rc_context(STYLE):
         figure = Figure(figsize=(8.0, 2.9), layout="constrained")
-        for number, (metric, unit) in enumerate(SHOWN.items()):
-            axes = figure.add_subplot(1, len(SHOWN), number + 1)
-            for place, name in enumerate(names):
-                found = [row["value"] for row in rows if row["case"] == name and row["metric"] == metric]
-                values, color = [max(value, FLOOR) for value in found], COLORS[place % len(COLORS)]
-                axes.barh(place, sum(values) / len(values), color=color, alpha=0.5)
-                axes.plot(values, [place] * len(values), "o", color=color, markersize=4)
-            axes.set_yticks(range(len(names)), [""] * len(names) if number else names)
-            axes.invert_yaxis()
-            axes.set_xlabel(f"{metric} ({unit})")
-            if metric != "force MAE":
+        for number, (metric, unit) in enumerate(shown.items()):
+            axes = figure.add_subplot(1, len(shown), number + 1)
+            exact = not metric.endswith("MAE")
+            floor = FLOOR if exact else 0.0
+            values = {
+                name: [
+                    max(row["value"], floor)
+                    for row in rows
+                    if {"case": name, "metric": metric}.items() <= row.items() and "seed" in row
+                ]
+                for name in names
+            }
+            bars(axes, values, f"{metric} ({unit})", names=number == 0)
+            if exact:
                 axes.set_xscale("log")
                 axes.set_xlim(left=FLOOR / 2)
         figure.savefig(path)
@@ -116,22 +147,23 @@ def plot(rows: list[Row], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure and store."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = script_parser(__doc__, quick="Few snapshots of small systems, one epoch.")
     parser.add_argument("--data", type=Path, nargs="+", default=[SNAPSHOTS], metavar="FILE", help="extxyz, also .xz")
+    parser.add_argument("--snapshots", type=int, default=20, metavar="N", help="of every system")
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--test", type=int, default=20, help="structures for the symmetry metrics")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--quick", action="store_true", help="Few snapshots of small systems, one epoch.")
-    parser.add_argument("--out", type=Path, help="File for the rows (JSON lines).")
-    parser.add_argument("--plot", type=Path, help="File for the plot.")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if chosen.quick:
         chosen.epochs, chosen.seeds, chosen.test = 1, 1, 3
     rows = Rows(chosen.out)
     with tempfile.TemporaryDirectory() as scratch:
-        data = snapshots(chosen.data, quick=chosen.quick)
+        data = snapshots(
+            chosen.data,
+            per_system=QUICK_SNAPSHOTS if chosen.quick else chosen.snapshots,
+            largest=QUICK_ATOMS if chosen.quick else None,
+        )
         for seed in range(chosen.seeds):
             settings = data_settings(data, Path(scratch), seed, chosen.epochs)
             for name in chosen.methods:
@@ -140,7 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
                 measure(rows, words, [seed], lambda _, m=method, s=settings: properties(m, s, chosen.test))
                 progress(done=name, seed=seed)
     if chosen.plot is not None:
-        plot(rows.rows, chosen.plot)
+        plot(rows.rows, SHOWN, chosen.plot)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,6 +140,9 @@ class Run:
         progress: Report progress.
     """
 
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+    """Time (s) that time limits count."""
+
     def __init__(
         self,
         config: TrainConfig,
@@ -232,7 +235,7 @@ class Run:
         """Take all remaining steps.
 
         Args:
-            started: ``time.monotonic()`` at the start of this job.
+            started: Time of the clock at the start of this job (s).
             job_limit_s: Time limit of this job (s).
         """
         state, before = self.state, self.state.elapsed_s
@@ -245,8 +248,9 @@ class Run:
             batches = epoch_batches(self.costs, self.global_batch, seed=run.seed, epoch=state.epoch)
             for batch in batches[state.position :]:
                 self.step(batch)
-                state.elapsed_s = before + time.monotonic() - started
-                reason = self._out_of_time(time.monotonic() - started, job_limit_s, validation_s)
+                spent = self.clock() - started
+                state.elapsed_s = before + spent
+                reason = self._out_of_time(spent, job_limit_s, validation_s)
                 if reason or self._wants_saving(saved_at):
                     self.save()
                     saved_at = time.monotonic()
@@ -258,11 +262,11 @@ class Run:
             last = bool(reason)
             assert run.validate_every is not None
             if reason != "interrupted" and (last or state.epoch % run.validate_every == 0):
-                began = time.monotonic()
+                began = self.clock()
                 stop_early = self._validate()
-                validation_s = time.monotonic() - began
+                validation_s = self.clock() - began
                 state.finished = reason or ("early stopping" if stop_early else "")
-                state.elapsed_s = before + time.monotonic() - started
+                state.elapsed_s = before + self.clock() - started
                 self.save()
                 saved_at = time.monotonic()
             if reason == "interrupted":

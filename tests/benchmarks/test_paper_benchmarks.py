@@ -6,10 +6,15 @@ import sys
 
 import ablation
 import dft
+import is2re
+import numpy as np
 import oc20
 import paper_pareto
 import pytest
 import qm9
+import symmetry
+from ase.build import add_adsorbate, fcc111
+from ase.io import write
 
 from faenet_calc.errors import InputError
 
@@ -47,7 +52,7 @@ def test_qm9_has_all_networks_sizes_and_targets(molecules):
     errors = {case: value(molecules, case=case, train=80, target="U0") for case in qm9.NETWORKS}
     gain = 100 * (errors["SchNet"] - errors["FAENet"]) / errors["SchNet"]
     table = "relative improvement of FAENet over SchNet (%)"
-    assert value(molecules, table=table, case="U0", metric="80 molecules") == pytest.approx(gain, abs=0.06)
+    assert value(molecules, table=table, case="U0", metric="80 molecules, 80 seen") == pytest.approx(gain, abs=0.06)
     assert value(molecules, table=table, case="U0", metric="paper, 110000") == 51.5
 
 
@@ -85,6 +90,7 @@ def test_the_ablation_has_every_row_of_the_paper(tmp_path):
     errors = [value(rows, case=case, metric="MAE", seed=0) for case in ("attention", "FAENet (baseline)")]
     assert change == pytest.approx(100 * (errors[0] / errors[1] - 1), abs=0.06)
     assert value(rows, case="attention", metric="MAE, paper") == 25.4
+    assert run(ablation.main, tmp_path, "ablation") == rows  # derived rows are not taken for measured ones
 
 
 def test_variants_of_the_ablation_are_different_networks():
@@ -117,6 +123,75 @@ def test_oc20_compares_with_schnet_and_the_paper(slabs):
     table, metric = "relative improvement over SchNet (%)", f"force MAE, {oc20.KNOWN_SYSTEMS}"
     assert value(slabs, table=table, case="this package", metric=metric) == pytest.approx(gain, abs=0.06)
     assert value(slabs, table=table, case="published (2M)", metric=metric) == 30.8
+
+
+def test_oc20_takes_evenly_spaced_snapshots_of_the_run_of_vasp(tmp_path):
+    every = oc20.snapshots([oc20.SNAPSHOTS])
+    few = oc20.snapshots([oc20.SNAPSHOTS], per_system=3, largest=60)
+    assert {len(atoms) for atoms in few} == {len(atoms) for atoms in every if len(atoms) <= 60}
+    sid = few[0].info["sid"]
+    energies = [atoms.get_potential_energy() for atoms in every if atoms.info["sid"] == sid]
+    chosen = [atoms.get_potential_energy() for atoms in few if atoms.info["sid"] == sid]
+    assert len(chosen) == 3 and (chosen[0], chosen[-1]) == (energies[0], energies[-1])
+    for number, atoms in enumerate(few[:3]):
+        atoms.info["run"] = "bfgs" if number == 1 else "vasp"
+    write(tmp_path / "runs.extxyz", few[:3])
+    assert len(oc20.snapshots([tmp_path / "runs.extxyz"])) == 2
+
+
+@pytest.fixture
+def relaxed_slab():
+    slab = fcc111("Pt", (3, 3, 5), a=3.97, vacuum=8.0)
+    slab.pbc = [True, True, False]
+    slab.arrays["fixed"] = (slab.get_tags() > 2).astype(int)
+    return slab
+
+
+def test_initial_structures_are_on_the_lattice_of_the_fixed_atoms(relaxed_slab):
+    slab = relaxed_slab.copy()
+    free = slab.arrays["fixed"] == 0
+    slab.positions[free] += np.random.default_rng(0).uniform(-0.3, 0.3, (free.sum(), 3))
+    found = is2re.initial_structure(slab)
+    assert found is not None
+    assert (
+        np.abs(found.positions - relaxed_slab.positions).max() < 1e-6 < np.abs(slab.positions - found.positions).max()
+    )
+
+
+@pytest.mark.parametrize(("site", "on_lattice"), [("fcc", True), ("hcp", False)])
+def test_adatoms_beside_the_lattice_have_no_initial_structure(relaxed_slab, site, on_lattice):
+    add_adsorbate(relaxed_slab, "Rh", 3.97 / np.sqrt(3), site)
+    assert (is2re.initial_structure(relaxed_slab) is not None) == on_lattice
+
+
+def test_fixed_atoms_without_a_lattice_are_refused(relaxed_slab):
+    relaxed_slab.rattle(0.3, seed=1)
+    with pytest.raises(InputError, match="fixed atoms"):
+        is2re.initial_structure(relaxed_slab)
+
+
+def test_surfaces_of_is2re_are_held_out_whole():
+    slabs = is2re.read_slabs(is2re.SLABS)
+    training, held_out = is2re.split_surfaces(slabs)
+    known, unknown = ({atoms.info["slab"] for atoms in part} for part in (training, held_out))
+    assert not known & unknown and (len(known), len(unknown)) == (150, 50)
+    assert len(training) + len(held_out) == len(slabs) == 1914
+    simple = is2re.baselines(training, held_out)
+    assert simple["composition, by kind of surface"] < 0.7 * simple["composition"]
+
+
+def test_is2re_has_all_methods_and_compares_with_schnet_and_the_paper(tmp_path):
+    rows = run(is2re.main, tmp_path, "is2re")
+    measured = {row["case"] for row in rows if "seed" in row}
+    assert measured == set(is2re.METHODS) == set(symmetry.METHODS)
+    for name in measured:
+        exact = name in ("SchNet", "this package")
+        if exact or name == "No FA":
+            assert (value(rows, case=name, metric="Rot-I") < 0.1) == exact
+    errors = {name: value(rows, case=name, metric="energy MAE", seed=0) for name in ("SFA", "SchNet")}
+    gain = value(rows, table=is2re.GAINS, case="SFA", metric="energy MAE")
+    assert gain == pytest.approx(100 * (1 - errors["SFA"] / errors["SchNet"]), abs=0.06)
+    assert value(rows, table=is2re.GAINS, case="SFA", metric="paper, 460000 systems") == 16.8
 
 
 def test_data_that_is_not_there_is_named(tmp_path):

@@ -2,14 +2,16 @@
 
 import argparse
 import json
+import time
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk
+from experiment import QUIET, NetworkRun, schnet_like
 from labelled_slabs import words, write_slabs
 from peer_schnet import LR, main, parser, settings
-from peers.fitting import Fit
 from peers.schnet import SchNetPotential, SchNetSize, load, open_model, save
 
 from faenet_calc import FAENetCalculator
@@ -18,7 +20,6 @@ from faenet_calc.potential.config import NormalizationConfig
 from faenet_calc.testing.laws import force_deviation, stress_deviation
 from faenet_calc.training.assessment import assess
 from faenet_calc.training.config_file import read_config
-from faenet_calc.training.preparation import prepare
 
 TINY = SchNetSize(hidden_channels=16, num_filters=16, num_interactions=2, num_gaussians=12)
 
@@ -89,35 +90,45 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def fit(files):
+def started(files, tmp_path):
     changes = [f"data.{name}=[{path}]" for name, path in zip(("train", "val"), files, strict=False)]
     speed = ["optim.lr=5e-3", "optim.batch_size=4", "optim.warmup_steps=1", "run.validate_every=10"]
-    prepared = prepare(read_config("", [*changes, *speed, "model.cutoff=4"]), torch.device("cpu"))
-    torch.manual_seed(0)
-    start = SchNetPotential(TINY, cutoff=4.0, normalization=prepared.potential.config.normalization)
-    return Fit(start, prepared, budget_s=1.5, say=lambda line: None)
+    where = [f"run.out_dir={tmp_path}", "run.time_limit_s=1.5", *QUIET]
+    config = read_config("", [*changes, *speed, *where, "model.cutoff=4"])
+    return NetworkRun(config, peer=partial(schnet_like, size=TINY))
 
 
-def test_steps_lower_the_loss(fit):
-    train = fit.prepared.train
+def test_steps_lower_the_loss(started):
+    train = started.prepared.train
 
     def loss() -> float:
-        return assess(fit.potential, train.dataset, train.indices, loss=fit.loss).metrics["loss"]
+        return assess(started.potential, train.dataset, train.indices, loss=started.loss).metrics["loss"]
 
+    assert isinstance(started.potential, SchNetPotential) and started.potential.size == TINY
     before = loss()
     for _ in range(40):
-        fit.step(train.indices, 0.0)
+        started.step(np.arange(len(train)))
     assert loss() < 0.7 * before
 
 
-def test_a_fit_stops_in_time_with_its_best_weights(fit):
-    fitted = fit.run()
-    assert 1.0 < fitted.spent_s < 2.5
-    losses = [row["loss"] for row in fitted.history]
-    assert fitted.history[int(np.argmin(losses))]["step"] == fitted.best_step <= fitted.steps
-    val = fit.prepared.val
-    found = assess(fit.potential, val.dataset, val.indices, loss=fit.loss).metrics["loss"]
+def test_a_run_stops_in_time_with_its_best_weights(started):
+    result = started.loop(started.clock(), None)
+    assert result.finished == "time limit"
+    assert 1.0 < started.state.elapsed_s < 2.5  # of CPU time
+    history = started.state.history
+    losses = [row["loss"] for row in history]
+    assert history[int(np.argmin(losses))]["step"] == started.state.best_step <= started.state.step
+    val = started.prepared.val
+    found = assess(started.best(), val.dataset, val.indices, loss=started.loss).metrics["loss"]
     assert found == pytest.approx(min(losses), rel=1e-5)
+
+
+def test_the_clock_of_a_run_is_cpu_time_and_ends_it(started, monkeypatch):
+    assert started.clock is time.process_time
+    times = iter([0.5, 1.0, 2.0, *([2.0] * 9)])
+    monkeypatch.setattr(started, "clock", lambda: next(times))
+    started.loop(0.0, None)
+    assert started.state.step == 3
 
 
 def test_the_command(files, tmp_path, monkeypatch, capsys, repository):
