@@ -11,8 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import CalculationFailed
+from numpy.typing import NDArray
 
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.potential.capabilities import GUARDED
 from faenet_calc.potential.committee import Committee
 from faenet_calc.potential.domain import DomainGuard
 from faenet_calc.potential.prediction import Prediction
@@ -42,25 +44,26 @@ class Guard:
                 self._guards = []
                 break
             self._guards.append(DomainGuard(member.config.domain, member.config.normalization.reference_table))
-        self.properties = frozenset({"energy_uncertainty", "domain_distance"} if self._guards else ())
-        self._inside: Atoms | None = None  # the last structure that was well inside
+        self.properties = GUARDED if self._guards else frozenset[str]()
+        self._inside: tuple[NDArray[Any], ...] | None = None  # the last structure that was well inside
 
     def is_near(self, atoms: Atoms) -> bool:
         """Whether a structure is, within ``MOVED``, the last one that was found well inside the domain."""
-        last = self._inside
+        if self._inside is None:
+            return False
+        positions, *others = self._inside
+        now = (atoms.numbers, atoms.cell.array, atoms.pbc)
         return (
-            last is not None
-            and len(atoms) == len(last)
-            and float(np.abs(atoms.positions - last.positions).max()) <= MOVED
-            and np.array_equal(atoms.numbers, last.numbers)
-            and np.array_equal(atoms.cell.array, last.cell.array)
-            and np.array_equal(atoms.pbc, last.pbc)
+            len(positions) == len(atoms)
+            and float(np.abs(atoms.positions - positions).max()) <= MOVED
+            and all((one == other).all() for one, other in zip(now, others, strict=True))
         )
 
     def remember(self, atoms: Atoms, prediction: Prediction) -> None:
         """Keep a structure that was examined in full, if it is well inside."""
         inside = bool(self._guards) and all(guard.is_well_inside(prediction) for guard in self._guards)
-        self._inside = atoms.copy() if inside else None
+        found = (atoms.positions, atoms.numbers, atoms.cell.array, atoms.pbc)
+        self._inside = tuple(array.copy() for array in found) if inside else None
 
     def results(self, graph: AtomGraph, prediction: Prediction, where: str = "") -> dict[str, Any]:
         """The results "domain" ("inside" or "outside") and, if outside, "why" (str) of one structure.

@@ -285,13 +285,13 @@ _engines: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictiona
 def _outputs(
     vectors: Tensor, rotation: Tensor, n_nodes: int, hidden: int, features: int, gradients: bool, n_copies: int
 ) -> tuple[Tensor, ...]:
-    """Zeros for the outputs of the operator; those that are not requested are empty."""
+    """Memory for the outputs of the operator, zero where sums go; those that are not requested have no rows."""
     new, rows = vectors.new_zeros, vectors.shape[0]
     return (
         new(rotation.shape[0]),
         new(n_nodes),
-        new(n_nodes, hidden, dtype=torch.float32),
-        new(n_nodes, features, dtype=torch.float32),
+        vectors.new_empty(n_nodes, hidden, dtype=torch.float32),
+        vectors.new_empty(n_nodes, features, dtype=torch.float32),
         new(rows if gradients else 0, 3),
         new(rotation.shape[0] if gradients else 0, 3, 3),
         new(rows if gradients else 0),

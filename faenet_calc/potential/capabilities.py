@@ -16,6 +16,8 @@ PROPERTIES = (
 _OF_UNCERTAINTY = (
     "energy_uncertainty", "energy_uncertainty_95", "energies_uncertainty", "forces_uncertainty", "domain_distance",
 )  # fmt: skip
+GUARDED = frozenset({"energy_uncertainty", "domain_distance"})
+"""What the domain guard asks for."""
 FramesChoice = Literal["auto"] | FrameMode
 ForcesChoice = Literal["auto", "gradient", "direct", "both"]
 
@@ -33,6 +35,7 @@ class Request:
         gradient_spread: Whether the spread of gradient forces over frames is needed.
         direct: Whether the output of the force decoder is needed.
         features: Whether last-layer features are needed.
+        examined: Whether they are needed only for what the domain guard asks for.
     """
 
     properties: frozenset[str]
@@ -43,6 +46,7 @@ class Request:
     gradient_spread: bool
     direct: bool
     features: bool
+    examined: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,4 +166,5 @@ class Capabilities:
             gradient_spread=spread and kind != "direct",
             direct=kind in ("direct", "both") and (spread or "forces" in wanted),
             features=not wanted.isdisjoint((*_OF_UNCERTAINTY, "atom_features")),
+            examined=wanted >= GUARDED and wanted.isdisjoint(("energies_uncertainty", "atom_features")),
         )

@@ -54,22 +54,22 @@ class TrainingDomain:
             limits[one, other] = limits[other, one] = (_CLOSER * min(distance, bond)) ** 2
         return {(limits.dtype, limits.device): limits.reshape(-1)}
 
-    def contact_limits(self, lengths: EdgeLengths) -> Tensor:
-        """[n_edges] (Å²) square of the shortest plausible distance of the two elements of each edge."""
-        key = lengths.squared.dtype, lengths.squared.device
+    def contact_limits(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """[119 * 119] (Å²) square of the shortest plausible distance of each pair of elements."""
+        key = dtype, device
         if key not in self._limits:
-            self._limits[key] = next(iter(self._limits.values())).to(lengths.squared)
-        return self._limits[key].index_select(0, lengths.pair)
+            self._limits[key] = next(iter(self._limits.values())).to(dtype=dtype, device=device)
+        return self._limits[key]
+
+    def contacts(self, lengths: EdgeLengths) -> Tensor:
+        """[n_edges] square of each distance in units of the shortest plausible one of its two elements."""
+        limits = self.contact_limits(lengths.squared.dtype, lengths.squared.device)
+        return lengths.squared / limits.index_select(0, lengths.pair)
 
     def closest_contact(self, graph: AtomGraph, lengths: EdgeLengths) -> Tensor:
         """[n_graphs] shortest distance in units of the shortest plausible one of its two elements."""
-        ratio = lengths.squared / self.contact_limits(lengths)
-        if graph.n_graphs == 1:
-            closest = ratio.amin(dim=0, keepdim=True) if len(ratio) else ratio.new_full((1,), torch.inf)
-        else:
-            closest = ratio.new_full((graph.n_graphs,), torch.inf)
-            closest = closest.scatter_reduce(0, graph.graph_of_edge, ratio, "amin")
-        return closest.sqrt()
+        closest = lengths.squared.new_full((graph.n_graphs,), torch.inf)
+        return closest.scatter_reduce(0, graph.graph_of_edge, self.contacts(lengths), "amin").sqrt()
 
 
 class DomainGuard:
@@ -85,6 +85,7 @@ class DomainGuard:
         width = domain.highest_energy - domain.lowest_energy
         self.energies = domain.lowest_energy - _ENERGY_MARGIN * width, domain.highest_energy + _ENERGY_MARGIN * width
         self._largest_force = torch.inf if domain.largest_force is None else _FORCE_MARGIN * domain.largest_force
+        self._most_uncertain = _UNCERTAINTY_MARGIN * domain.uncertainty
         self._references = np.array(references)
         self._numbers, self._offset = np.zeros(0, dtype=np.int64), 0.0
 
@@ -106,19 +107,18 @@ class DomainGuard:
         )
         assert deviation is not None and distance is not None and contact is not None
         return (
-            deviation.item() <= _WELL_INSIDE * _UNCERTAINTY_MARGIN * self.domain.uncertainty * len(distance)
-            and float(distance.cpu().numpy().max()) <= _WELL_INSIDE * _DISTANCE_MARGIN
-            and contact.item() >= 1.1
-            and (prediction.repulsion_energy is None or prediction.repulsion_energy.item() == 0)
+            _value(deviation) <= _WELL_INSIDE * self._most_uncertain * distance.shape[0]
+            and distance.cpu().numpy().max() <= _WELL_INSIDE * _DISTANCE_MARGIN
+            and _value(contact) >= 1.1
+            and (prediction.repulsion_energy is None or _value(prediction.repulsion_energy) == 0)
         )
 
     def _of_results(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
         """Implausible energies and forces."""
-        numbers, n = graph.atomic_numbers.cpu().numpy(), graph.n_atoms
-        if not np.array_equal(numbers, self._numbers):  # in simulations they are the same at every step
+        numbers = graph.atomic_numbers.cpu().numpy()
+        if numbers.shape != self._numbers.shape or not (numbers == self._numbers).all():  # seldom in simulations
             self._numbers, self._offset = numbers.copy(), float(self._references[numbers].sum())
-        energy = (prediction.energy.item() - self._offset) / n
-        force = 0.0 if prediction.forces is None else _longest(prediction.forces.cpu().numpy())
+        energy = (_value(prediction.energy) - self._offset) / len(numbers)
         low, high = self.energies
         found = []
         if not low <= energy <= high:
@@ -126,27 +126,32 @@ class DomainGuard:
                 f"energy of {energy:.4g} eV/atom above the references (training data: {self.domain.lowest_energy:.2f} "
                 f"to {self.domain.highest_energy:.2f})"
             )
-        if not force <= self._largest_force:
-            found.append(f"force of {force:.4g} eV/Å (training data: up to {self.domain.largest_force:.1f})")
+        if prediction.forces is not None:
+            forces = prediction.forces.cpu().numpy()
+            largest = max(forces.max(), -forces.min())  # component; the vector is longer by a factor of at most √3
+            if not 3**0.5 * largest <= self._largest_force:
+                force = float(np.linalg.norm(forces, axis=1).max())
+                if not force <= self._largest_force:
+                    found.append(f"force of {force:.4g} eV/Å (training data: up to {self.domain.largest_force:.1f})")
         return found
 
     def _of_features(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
         """Short distances, uncertainty and unknown environments, as far as they were computed."""
         found = []
-        if prediction.closest_contact is not None and not prediction.closest_contact.item() >= 1:
+        if prediction.closest_contact is not None and not _value(prediction.closest_contact) >= 1:
             found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
-        if prediction.repulsion_energy is not None and not prediction.repulsion_energy.item() <= _REPULSION:
-            found.append(f"overlapping atoms, whose repulsion contributes {prediction.repulsion_energy.item():.3g} eV")
+        if prediction.repulsion_energy is not None and not _value(prediction.repulsion_energy) <= _REPULSION:
+            found.append(f"overlapping atoms, whose repulsion contributes {_value(prediction.repulsion_energy):.3g} eV")
         if prediction.energy_uncertainty is not None:
-            deviation = prediction.energy_uncertainty.item() / graph.n_atoms
-            if not deviation <= _UNCERTAINTY_MARGIN * self.domain.uncertainty:
+            deviation = _value(prediction.energy_uncertainty) / graph.n_atoms
+            if not deviation <= self._most_uncertain:
                 found.append(
                     f"energy uncertainty of {deviation:.3g} eV/atom (99.9 % of the training data: below "
                     f"{self.domain.uncertainty:.2g})"
                 )
         if prediction.domain_distance is not None:
             distances = prediction.domain_distance.cpu().numpy()
-            if not float(distances.max()) <= _DISTANCE_MARGIN:
+            if not distances.max() <= _DISTANCE_MARGIN:
                 farthest = int(distances.argmax())
                 found.append(
                     f"environment of atom {farthest} ({elements.symbol(int(graph.atomic_numbers[farthest]))}) unlike "
@@ -158,16 +163,16 @@ class DomainGuard:
     def _closest(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str:
         """The pair of atoms that is closest in comparison with the training data."""
         lengths = EdgeLengths.of(graph, graph.edge_vectors())
-        limits = self.domain.contact_limits(lengths)
-        edge = int((lengths.squared / limits).argmin())
+        edge = int(self.domain.contacts(lengths).argmin())
         first, second = int(graph.centre[edge]), int(graph.neighbor[edge])
         one, other = (elements.symbol(int(numbers[atom])) for atom in (first, second))
+        limit = float(self.domain.contact_limits(torch.float64, torch.device("cpu"))[lengths.pair[edge]]) ** 0.5
         return (
             f"atoms {first} and {second} ({one}-{other}) {float(lengths.squared[edge]) ** 0.5:.2f} Å apart (training "
-            f"data: {float(limits[edge]) ** 0.5 / _CLOSER:.2f} or more)"
+            f"data: {limit / _CLOSER:.2f} or more)"
         )
 
 
-def _longest(vectors: NDArray[np.float64]) -> float:
-    """Length of the longest of vectors [n, 3]."""
-    return float(np.einsum("ni,ni->n", vectors, vectors).max()) ** 0.5
+def _value(tensor: Tensor) -> float:
+    """The number in a tensor [1]."""
+    return float(tensor.cpu().numpy()[0])

@@ -22,6 +22,7 @@ from faenet_calc.network.faenet import FAENet, NetworkOutput
 from faenet_calc.potential.capabilities import Request
 from faenet_calc.potential.config import NormalizationConfig, PotentialConfig
 from faenet_calc.potential.edge_lengths import EdgeLengths
+from faenet_calc.potential.examination import Examiner, examiner_for
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.potential.repulsion import CloseContacts, close_contacts
 from faenet_calc.potential.uncertainty import FORCE_DRAWS, LastLayerUncertainty
@@ -395,27 +396,53 @@ def _uncertainties(
     request: Request,
 ) -> dict[str, Tensor]:
     """What follows from the last-layer features, by the names of :class:`Prediction`."""
-    graph, wanted, result = geometry.graph, request.properties, dict[str, Tensor]()
-    features = _atom_features(geometry, output).detach()
+    graph, wanted = geometry.graph, request.properties
+    examiner = _examiner(uncertainty, config, geometry, request)
+    if examiner is not None:
+        assert output.features is not None
+        result = examiner.examine(output.features, geometry.frames.weight, graph.atomic_numbers, geometry.lengths)
+    else:
+        result = _from_features(uncertainty, config, geometry, _atom_features(geometry, output).detach(), wanted)
+    if "energy_uncertainty_95" in wanted and uncertainty is not None:
+        result["energy_uncertainty_95"] = result["energy_uncertainty"] * uncertainty.half_width
+    if "closest_contact" in result and geometry.contacts is not None:
+        pairs = geometry.contacts.energies(graph, geometry.vectors).detach()
+        result["repulsion_energy"] = graph.sum_over_atoms(pairs)
+    if "energy_uncertainty" not in wanted:
+        result.pop("energy_uncertainty", None)
+    return result
+
+
+def _examiner(
+    uncertainty: LastLayerUncertainty | None, config: PotentialConfig, geometry: _Geometry, request: Request
+) -> Examiner | None:
+    """Compiled code for what the guard asks of one structure; None if more is wanted, or if there is none."""
+    if uncertainty is None or config.domain is None or not request.examined or geometry.graph.n_graphs > 1:
+        return None
+    return None if torch.compiler.is_compiling() else examiner_for(uncertainty, config.domain)
+
+
+def _from_features(
+    uncertainty: LastLayerUncertainty | None,
+    config: PotentialConfig,
+    geometry: _Geometry,
+    features: Tensor,
+    wanted: frozenset[str],
+) -> dict[str, Tensor]:
+    """Uncertainties and distances from the features [n_atoms, D] of a batch."""
+    graph, result = geometry.graph, dict[str, Tensor]()
     if "atom_features" in wanted:
         result["atom_features"] = features
-    if uncertainty is not None:
-        if not wanted.isdisjoint(("energy_uncertainty", "energy_uncertainty_95")):
-            total = features.sum(dim=0, keepdim=True) if graph.n_graphs == 1 else graph.sum_over_atoms(features)
-            deviation = uncertainty.deviation(total)
-            if "energy_uncertainty" in wanted:
-                result["energy_uncertainty"] = deviation
-            if "energy_uncertainty_95" in wanted:
-                result["energy_uncertainty_95"] = deviation * uncertainty.half_width
-        if "energies_uncertainty" in wanted:
-            result["energies_uncertainty"] = uncertainty.deviation(features)
-        if "domain_distance" in wanted:
-            result["domain_distance"] = uncertainty.distance(features, graph.atomic_numbers)
-            if config.domain is not None:
-                result["closest_contact"] = config.domain.closest_contact(graph, geometry.lengths)
-                if geometry.contacts is not None:
-                    pairs = geometry.contacts.energies(graph, geometry.vectors).detach()
-                    result["repulsion_energy"] = graph.sum_over_atoms(pairs)
+    if uncertainty is None:
+        return result
+    if not wanted.isdisjoint(("energy_uncertainty", "energy_uncertainty_95")):
+        result["energy_uncertainty"] = uncertainty.deviation(graph.sum_over_atoms(features))
+    if "energies_uncertainty" in wanted:
+        result["energies_uncertainty"] = uncertainty.deviation(features)
+    if "domain_distance" in wanted:
+        result["domain_distance"] = uncertainty.distance(features, graph.atomic_numbers)
+        if config.domain is not None:
+            result["closest_contact"] = config.domain.closest_contact(graph, geometry.lengths)
     return result
 
 

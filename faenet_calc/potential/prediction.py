@@ -113,17 +113,18 @@ class Prediction:
 def committee_average(members: Sequence[Prediction]) -> Prediction:
     """Average predictions of the same structures; with several members, add their values and population variance.
 
-    The distance from the training data is the largest, the closest contact the smallest of all members.
+    The distance from the training data is the largest and the closest contact the smallest of all members; the
+    repulsion energy is the largest of the members that have a repulsion.
     """
     if len(members) == 1:
         return members[0]
     results: dict[str, Tensor] = {}
-    for name in members[0].values():
+    for name in dict.fromkeys(name for member in members for name in member.values()):
         own = [value for member in members if (value := getattr(member, name)) is not None]
-        if len(own) < len(members):  # e.g. a member without repulsion
+        if len(own) < len(members) and name != "repulsion_energy":
             continue
         values = torch.stack(own, dim=1)
-        if name == "domain_distance":
+        if name in ("domain_distance", "repulsion_energy"):
             results[name] = values.amax(dim=1)
         else:
             results[name] = values.amin(dim=1) if name == "closest_contact" else values.mean(dim=1)

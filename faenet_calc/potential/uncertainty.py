@@ -28,6 +28,7 @@ components of the features. It is normalized: one in a thousand training atoms o
 """
 
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,8 @@ class LastLayerUncertainty(nn.Module):
     mean: Tensor
     whitening: Tensor
     half_width: Tensor
+    kept: dict[Any, Any]
+    """What was made of the tensors, e.g. unpacked matrices; not copied with the module."""
 
     def __init__(
         self,
@@ -82,8 +85,7 @@ class LastLayerUncertainty(nn.Module):
         tensors = {"factor": factor, "projection": projection, "elements": elements, "mean": mean}
         for name, tensor in (tensors | {"whitening": whitening, "half_width": half_width}).items():
             self.register_buffer(name, tensor)
-        self._matrices: dict[int | None, Tensor] = {}
-        self._order: _ByElement | None = None
+        self.kept = {}
 
     @property
     def n_features(self) -> int:
@@ -92,69 +94,49 @@ class LastLayerUncertainty(nn.Module):
 
     def deviation(self, features: Tensor) -> Tensor:
         """[n] (eV) standard deviation of the energy that belongs to features [n, D], which may be differences."""
-        whitened = features.to(self.factor.dtype) @ self._transposed(None)
+        whitened = features.to(self.factor.dtype) @ self.transposed(None)
         return torch.linalg.vector_norm(whitened, dim=1, dtype=torch.float64)
 
     def draws(self, n: int, generator: torch.Generator) -> Tensor:
         """[n, D] (eV) last layers drawn from their distribution: each times features is an error of the energy."""
         noise = torch.randn(n, self.n_features, generator=generator, dtype=torch.float64)
-        return noise.to(self.factor) @ self._transposed(None).t()
+        return noise.to(self.factor) @ self.transposed(None).t()
 
     def distance(self, features: Tensor, atomic_numbers: Tensor) -> Tensor:
         """[n_atoms] normalized distances of atoms with features [n_atoms, D]; infinite for other elements."""
-        if self._order is None or not torch.equal(self._order.atomic_numbers, atomic_numbers):
-            self._order = _ByElement.of(atomic_numbers, self.elements, self.mean)
-        order = self._order
-        components = (
-            (features.to(self.projection.dtype) @ self.projection).index_select(0, order.atoms).sub_(order.mean)
-        )
-        whitened = torch.full_like(components, torch.inf)
-        for row, start, end in order.parts:
-            torch.mm(components[start:end], self._transposed(row), out=whitened[start:end])
-        return torch.linalg.vector_norm(whitened, dim=1).index_select(0, order.place)
+        atoms, parts = by_element(atomic_numbers, self.elements)
+        components = (features.to(self.projection.dtype) @ self.projection).index_select(0, atoms)
+        distances = components.new_full((len(atoms),), torch.inf)
+        for row, start, end in parts:
+            if row >= 0:
+                whitened = (components[start:end] - self.mean[row]) @ self.transposed(row)
+                distances[atoms[start:end]] = torch.linalg.vector_norm(whitened, dim=1)
+        return distances
 
-    def _transposed(self, row: int | None) -> Tensor:
-        """Transpose of the whitening matrix of an element, or of M for None, unpacked once per device and type."""
-        found = self._matrices.get(row)
-        if found is None or found.device != self.factor.device or found.dtype != self.factor.dtype:
-            packed = self.factor if row is None else self.whitening[row]
-            found = self._matrices[row] = _unpacked(packed).t().contiguous()
+    def transposed(self, row: int | None) -> Tensor:
+        """Transpose of the whitening matrix of an element, or of M for None, unpacked once."""
+        if row not in self.kept:
+            self.kept[row] = _unpacked(self.factor if row is None else self.whitening[row]).t().contiguous()
+        found: Tensor = self.kept[row]
         return found
 
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        """Move or cast the tensors; what was made of them is made again."""
+        self.kept.clear()
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
 
-@dataclass(frozen=True, eq=False)
-class _ByElement:
-    """The atoms of a batch by element; in simulations they are the same at every step.
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"kept": {}}
 
-    Attributes:
-        atomic_numbers: [n_atoms] of the batch.
-        atoms: [n_atoms] atoms in the order of their elements.
-        place: [n_atoms] inverse of ``atoms``.
-        mean: [n_atoms, K] mean components of their elements, in the order of ``atoms``; zero for other elements.
-        parts: Row of each element of the training set, and its range in ``atoms``.
-    """
 
-    atomic_numbers: Tensor
-    atoms: Tensor
-    place: Tensor
-    mean: Tensor
-    parts: tuple[tuple[int, int, int], ...]
-
-    @classmethod
-    def of(cls, atomic_numbers: Tensor, elements: Tensor, means: Tensor) -> "_ByElement":
-        atoms = torch.argsort(atomic_numbers, stable=True)
-        numbers, counts = torch.unique_consecutive(atomic_numbers[atoms], return_counts=True)
-        ends = torch.cumsum(counts, 0).tolist()
-        rows = {number: row for row, number in enumerate(elements.tolist())}
-        parts = tuple(
-            (rows[number], end - count, end)
-            for number, count, end in zip(numbers.tolist(), counts.tolist(), ends, strict=True)
-            if number in rows
-        )
-        mean = means.new_zeros(len(atoms), means.shape[1])
-        for row, start, end in parts:
-            mean[start:end] = means[row]
-        return cls(atomic_numbers.clone(), atoms, torch.argsort(atoms), mean, parts)
+def by_element(atomic_numbers: Tensor, elements: Tensor) -> tuple[Tensor, list[tuple[int, int, int]]]:
+    """Atoms sorted by element, and of each element its row in ``elements`` (-1 for others) and its range of atoms."""
+    atoms = torch.argsort(atomic_numbers, stable=True)
+    numbers, counts = torch.unique_consecutive(atomic_numbers[atoms], return_counts=True)
+    rows = {number: row for row, number in enumerate(elements.tolist())}
+    ends = torch.cumsum(counts, 0).tolist()
+    found = zip(numbers.tolist(), counts.tolist(), ends, strict=True)
+    return atoms, [(rows.get(number, -1), end - count, end) for number, count, end in found]
 
 
 @dataclass(eq=False)

@@ -15,7 +15,9 @@ from faenet_calc import FAENetCalculator, build_potential, relax, run_md
 from faenet_calc.cli import main
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import save_potential
+from faenet_calc.potential.config import RepulsionConfig
 from faenet_calc.potential.domain import TrainingDomain
+from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.uncertainty import FeatureStatistics
 from faenet_calc.simulate import MDStoppedWarning
 
@@ -140,6 +142,21 @@ def test_differences_of_similar_structures_are_more_certain(potential, inside):
     assert calc.uncertainty_of_difference([inside, inside], [1.0, -1.0]) == pytest.approx(0.0, abs=1e-6)
     with pytest.raises(InputError, match="2 structures and 1 coefficients"):
         calc.uncertainty_of_difference([moved, inside], [1.0])
+
+
+@pytest.mark.filterwarnings("ignore:structure 0. outside the domain")
+@pytest.mark.parametrize("bare_first", [True, False])
+@pytest.mark.parametrize(("distance", "repelled"), [(1.4, True), (2.0, False)])
+def test_a_member_without_repulsion_does_not_hide_that_of_the_others(potential, inside, bare_first, distance, repelled):
+    wide = replace(potential.config.domain, shortest={"Cu-Cu": 1.4})
+    other = potential.with_uncertainty(potential.uncertainty, wide)
+    bare = Potential(replace(other.config, repulsion=RepulsionConfig(kind="none")))
+    bare.model, bare.uncertainty = other.model, other.uncertainty
+    calc = FAENetCalculator([bare, other] if bare_first else [other, bare])
+    offset = inside.positions[1] - inside.positions[0]
+    inside.positions[0] += offset * (1 - distance / np.linalg.norm(offset))
+    (result,) = calc.predict([inside], ("energy",))
+    assert ("overlapping atoms, whose repulsion contributes" in str(result.get("why"))) == repelled
 
 
 def test_members_of_a_committee_must_all_agree_that_a_structure_is_inside(potential, inside, outside):

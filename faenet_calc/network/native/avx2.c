@@ -1,4 +1,4 @@
-/* fused.c and messages.c for avx2. */
+/* fused.c, examine.c and messages.c for avx2. */
 #if defined(__x86_64__) || defined(__i386__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
@@ -9,6 +9,7 @@
 #define LANES 8
 #define ROWS 6
 #include "fused.c"
+#include "examine.c"
 #define REAL float
 #include "messages.c"
 #undef REAL

@@ -1,8 +1,9 @@
-/* fused.c and messages.c for portable. */
+/* fused.c, examine.c and messages.c for portable. */
 #define NAME(name) name##_portable
 #define LANES 4
 #define ROWS 6
 #include "fused.c"
+#include "examine.c"
 #define REAL float
 #include "messages.c"
 #undef REAL

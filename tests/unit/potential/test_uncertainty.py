@@ -1,5 +1,6 @@
 """Last-layer uncertainty: algebra against dense formulas, calibration, distances, checkpoint."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -10,10 +11,13 @@ from ase.build import bulk, fcc111, molecule
 
 from faenet_calc import build_potential, load_potential
 from faenet_calc.errors import InputError
+from faenet_calc.frames.frames import build_frames
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.network.native import INSTRUCTION_SETS, library
 from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.potential.domain import DomainGuard, TrainingDomain
 from faenet_calc.potential.edge_lengths import EdgeLengths
+from faenet_calc.potential.examination import Examiner
 from faenet_calc.potential.uncertainty import REGULARIZER, FeatureStatistics, calibrated, grouped_quantile
 
 OURS = ("energy_uncertainty", "energies_uncertainty", "forces_uncertainty", "domain_distance")
@@ -205,6 +209,54 @@ def test_guard_gives_a_reason_for_every_range(fitted, changes, words):
 
     assert words in reasons(_guard(**changes))
     assert words not in reasons(_guard())
+
+
+@pytest.mark.skipif(library() is None, reason="needs the compiled library")
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+@pytest.mark.parametrize("width", [64, 50])  # 50: neither whole vectors nor whole panels
+@pytest.mark.parametrize("frames", ["pair", "one"])
+def test_compiled_code_examines_structures_as_torch_does(instructions, width, frames):
+    if library(instructions) is None:
+        pytest.skip(f"this processor has no {instructions}")
+    plain = build_potential("modern-s", hidden_channels=width, filters=32, interactions=1, seed=1)
+    statistics = FeatureStatistics()
+    for atoms in _structures(20):
+        statistics.add(plain.predict(atoms, ("atom_features",)).atom_features, torch.tensor(atoms.numbers))
+    domain = TrainingDomain(lowest_energy=0, highest_energy=1, uncertainty=1, shortest={"Cu-Cu": 2.4, "C-O": 1.1})
+    uncertainty = statistics.fit()
+    examiner = Examiner(uncertainty, domain, library(instructions))
+    slab = fcc111("Cu", (2, 2, 2), vacuum=8.0)
+    slab += Atoms("OZnCO", slab.positions[-1] + [(0, 0, 1.9), (1, 0, 3.3), (0, 0, 3.0), (0, 1.0, 4.4)])  # Zn: unknown
+    slab.rattle(0.1, seed=1)
+    graph = plain.graph(slab)
+    made = build_frames(graph, plain.config.frames, frames, vacuum=plain.cutoff)
+    features = torch.randn(made.n_frames, graph.n_atoms, uncertainty.n_features)
+    lengths = EdgeLengths.of(graph, graph.edge_vectors())
+    found = examiner.examine(features.flatten(0, 1), made.weight, graph.atomic_numbers, lengths)
+    averaged = torch.einsum("f,fnd->nd", made.weight.float(), features)
+    expected = {
+        "energy_uncertainty": uncertainty.deviation(averaged.sum(dim=0, keepdim=True)),
+        "domain_distance": uncertainty.distance(averaged, graph.atomic_numbers),
+        "closest_contact": domain.closest_contact(graph, lengths),
+    }
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-4), name
+    assert torch.isinf(found["domain_distance"]).tolist() == (graph.atomic_numbers == 30).tolist()
+    others = examiner.examine(1.01 * features.flatten(0, 1), made.weight, graph.atomic_numbers, lengths)
+    assert not torch.allclose(others["energy_uncertainty"], expected["energy_uncertainty"], rtol=1e-4)
+
+
+def test_copies_of_an_uncertainty_in_other_types_are_examined_anew(fitted):
+    atoms, wanted = _structures(2)[1], ("energy", "energy_uncertainty", "domain_distance")
+    first = fitted.predict(atoms, wanted)
+    changed = copy.deepcopy(fitted.uncertainty)
+    changed.factor *= 2
+    doubled = fitted.with_uncertainty(changed, fitted.config.domain).predict(atoms, wanted)
+    assert torch.allclose(doubled.energy_uncertainty, 2 * first.energy_uncertainty, rtol=1e-5)
+    double = copy.deepcopy(fitted).double().predict(atoms, wanted)
+    assert torch.allclose(double.domain_distance.float(), first.domain_distance, rtol=1e-3)
+    assert double.domain_distance.dtype == torch.float64
 
 
 def test_closest_contacts_of_a_batch_are_those_of_its_structures(fitted):
