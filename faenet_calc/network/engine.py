@@ -1,9 +1,9 @@
 """Fused evaluation of FAENet on the CPU: energies and their derivatives in one native call.
 
 :class:`Engine` holds the packed weights of a model and calls ``native/fused.c``. It computes what :class:`FAENet`
-computes in float32, with two differences in the order of operations: the radial part of the edge embedding is a cubic
-spline, and frames U and -U share their edge embeddings. Second derivatives, other architectures and other devices use
-PyTorch.
+computes in float32, with three differences in the order of operations: what depends on distances alone is a cubic
+spline, linear maps of [e, h_j, h_i] are sums of three maps, and frames U and -U share their edge embeddings. Second
+derivatives, other architectures and other devices use PyTorch.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from faenet_calc.frames.frames import Frames
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.network.faenet import FAENet
 from faenet_calc.network.native import Library, library, n_threads
-from faenet_calc.network.packing import CWeights, PackedWeights
+from faenet_calc.network.packing import JUMPING, MESSAGES, CWeights, PackedWeights, first_read
 
 EDGES_PER_GROUP = 2000
 """Edges per thread that are evaluated together if a frame has fewer; they fit into the cache."""
@@ -37,9 +37,9 @@ class EngineOutput:
 
     Attributes:
         energy: [n_frames] float64.
-        node_energy: [n_nodes] float64, frame after frame.
+        node_energy: [n_nodes] float64, frame after frame; None where the energy is not a sum over atoms.
         hidden: [n_nodes, H] float32, final atom states.
-        features: [n_nodes, (n_interactions + 1) * (H // 2)] float32, last-layer features of all layers.
+        features: [n_nodes, n_states * (H // 2)] float32, last-layer features of all states that the output block reads.
         grad_vectors: [n_edges, 3] float64.
         grad_rotation: [n_frames, 3, 3] float64; two frames that share edges have their sum at the first one.
         grad_factor: [n_edges] float64, derivatives with respect to the factors of the messages.
@@ -47,7 +47,7 @@ class EngineOutput:
     """
 
     energy: Tensor
-    node_energy: Tensor
+    node_energy: Tensor | None
     hidden: Tensor | None
     features: Tensor | None
     grad_vectors: Tensor | None
@@ -81,14 +81,10 @@ def supports(model: torch.nn.Module) -> bool:
         library() is not None
         and parameter.dtype == torch.float32
         and parameter.device.type == "cpu"
-        and config.message == "updownscale_base"
+        and config.message in MESSAGES
         and config.activation in ("swish", "silu")
         and config.edge_features == "r_and_distance"
-        and config.atoms.second_layer
-        and config.jumping == "concat"
-        and config.energy_weighting == "none"
-        and not config.graph_norm
-        and not config.extra_layer
+        and config.jumping in JUMPING
     )
 
 
@@ -140,7 +136,10 @@ class Engine:
         self._library: Library = found
         config = model.config
         self._n_tags = 3 if config.atoms.tag_channels else 1
-        self.n_states = config.interactions + 1
+        self.n_states = config.interactions + 1 - first_read(model)
+        self._has_atom_energies, self._bias = model.has_atom_energies, 0.0
+        if model.mlp_skip_co is not None and model.mlp_skip_co.bias is not None:
+            self._bias = float(model.mlp_skip_co.bias)
         self._width, self._n_features = config.hidden_channels, config.hidden_channels // 2 * self.n_states
         self._weights = PackedWeights.of(model, int(found.function("fused_panel")()))
         self.padded = self._weights.hidden, self._weights.output * self.n_states
@@ -213,8 +212,8 @@ class Engine:
         )
         energy, node_energy, hidden, features, grad_vectors, grad_rotation, grad_factor, grad_copies = found
         return EngineOutput(
-            energy=energy,
-            node_energy=node_energy,
+            energy=energy + self._bias if self._bias else energy,
+            node_energy=node_energy if self._has_atom_energies else None,
             hidden=hidden if "hidden" in outputs else None,
             features=features if "features" in outputs else None,
             grad_vectors=grad_vectors if "gradients" in outputs else None,

@@ -135,7 +135,7 @@ def forward(
                 model, geometry, geometry.framed, geometry.vectors, geometry.frames.rotation, features=request.features
             )
             network = _NetworkPass(output=output, copies=copies)
-        elif not (geometry.contacts and request.gradient_spread) and (engine := engine_for(model)) is not None:
+        elif _fits_engine(config.model, geometry, request) and (engine := engine_for(model)) is not None:
             network = _run_engine(engine, model, config, geometry, request)
         else:
             network = _run_in_parts(model, config, geometry, request, memory_bytes)
@@ -234,6 +234,14 @@ def _run(
     weights = None if weights is None else weights.to(dtype)
     output: NetworkOutput = model(framed, in_frame, distances, row, weights=weights, features=features)
     return output, copies
+
+
+def _fits_engine(config: ModelConfig, geometry: _Geometry, request: Request) -> bool:
+    """Whether the engine can compute a request: without spreads at contacts, and with edges inside its tables."""
+    if geometry.contacts and request.gradient_spread:
+        return False
+    squared = geometry.lengths.squared
+    return bool(config.envelope_power) or squared.device.type != "cpu" or not (squared > config.cutoff**2).any()
 
 
 def _run_engine(

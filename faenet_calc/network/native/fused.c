@@ -5,8 +5,13 @@
  *
  *     e_ij = σ(W2 [σ(W1 r_ij + b1)] + c(d_ij))             c: radial part, a cubic spline
  *     z_ij = Wg e_ij + a_i + b_j                           a, b: node parts of the filter
- *     m_i  = Σ_j w_ij x_j ⊙ σ(z_ij)                        x = σ(lin_down h), w: envelope
- *     h   += σ(lin_up m);  h += lin_out σ(lin_in h)        energy: Σ_l mix_l lin2 σ(lin1 h_l)
+ *     m_i  = Σ_j w_ij x_j ⊙ σ(z_ij)                        x = σ(lin_down h) or h, w: envelope
+ *     m_i  = σ(GraphNorm(m)_i)                             only with graph_norm
+ *     h   += σ(lin_up m) or σ(other_mlp σ(lin_up m));  h += lin_out σ(lin_in h)
+ *     energy: Σ_l mix_l lin2 σ(lin1 h_l), weighted by factors of the kinds of atoms and by w_lin h_l
+ *
+ * Without a second layer of the edge embedding e_ij = [σ(W1 r_ij + b1), …] and the radial part is one of z, with a
+ * spline per interaction: z_ij = Wg σ(W1 r_ij + b1) + c(d_ij) + a_i + b_j.
  *
  * Frames are independent of each other: a group of them is evaluated forwards and backwards before the next one, in
  * tiles of edges that stay in the nearest cache. Edges are sorted by centre; a thread owns consecutive atoms and the
@@ -123,8 +128,8 @@ static float *NAME(pack)(float **free_memory, const float *weight, int64_t colum
 /* ---- a model: weights packed for products and for their transposes ---- */
 
 typedef struct {
-    float *filter, *node, *up, *in, *out;                /* y = x Wᵀ */
-    float *filter_t, *node_t, *up_t, *in_t, *out_t;      /* dx = dy W */
+    float *filter, *node, *up, *extra, *in, *out;              /* y = x Wᵀ */
+    float *filter_t, *node_t, *up_t, *extra_t, *in_t, *out_t;  /* dx = dy W */
 } NAME(Layer);
 
 typedef struct {
@@ -138,30 +143,33 @@ int64_t NAME(fused_panel)(void) { return PANEL; }
 
 void *NAME(fused_model)(const Weights *weights) {
     const Weights w = *weights;
-    const int64_t H = w.hidden, F = w.filters, D = w.directional, W = w.feed_forward, O = w.output;
-    const int64_t per_layer = F * F + 3 * F * H + H * F + 2 * W * H;
+    const int64_t H = w.hidden, F = w.filters, E = w.edge, D = w.directional, W = w.feed_forward, O = w.output;
+    const int64_t X = w.extra_layer ? H : 0, second = w.second_layer ? D : 0; /* width and depth of optional weights */
+    const int64_t per_layer = F * E + 3 * F * H + H * F + X * H + 2 * W * H;
     NAME(Model) *model = calloc(1, sizeof *model);
     if (!model) return NULL;
     model->layers = calloc((size_t)w.layers, sizeof *model->layers);
-    const size_t size = (size_t)(2 * (w.layers * per_layer + F * D + O * H));
+    const size_t size = (size_t)(2 * (w.layers * per_layer + E * second + O * H));
     if (!model->layers || posix_memalign((void **)&model->memory, 64, size * sizeof(float))) {
         free(model->layers), free(model);
         return NULL;
     }
     model->w = w;
     float *memory = model->memory;
-    model->edge = NAME(pack)(&memory, w.edge_weight, F, D, 0);
-    model->edge_t = NAME(pack)(&memory, w.edge_weight, D, F, 1);
+    model->edge = NAME(pack)(&memory, w.edge_weight, E, second, 0);
+    model->edge_t = NAME(pack)(&memory, w.edge_weight, second, E, 1);
     model->output = NAME(pack)(&memory, w.output_weight, O, H, 0);
     model->output_t = NAME(pack)(&memory, w.output_weight, H, O, 1);
     for (int64_t l = 0; l < w.layers; l++) {
         NAME(Layer) *layer = model->layers + l;
-        layer->filter = NAME(pack)(&memory, w.filter_weight + l * F * F, F, F, 0);
-        layer->filter_t = NAME(pack)(&memory, w.filter_weight + l * F * F, F, F, 1);
+        layer->filter = NAME(pack)(&memory, w.filter_weight + l * F * E, F, E, 0);
+        layer->filter_t = NAME(pack)(&memory, w.filter_weight + l * F * E, E, F, 1);
         layer->node = NAME(pack)(&memory, w.node_weight + l * 3 * F * H, 3 * F, H, 0);
         layer->node_t = NAME(pack)(&memory, w.node_weight + l * 3 * F * H, H, 3 * F, 1);
         layer->up = NAME(pack)(&memory, w.up_weight + l * H * F, H, F, 0);
         layer->up_t = NAME(pack)(&memory, w.up_weight + l * H * F, F, H, 1);
+        layer->extra = NAME(pack)(&memory, w.extra_weight + l * X * H, X, H, 0);
+        layer->extra_t = NAME(pack)(&memory, w.extra_weight + l * X * H, H, X, 1);
         layer->in = NAME(pack)(&memory, w.in_weight + l * W * H, W, H, 0);
         layer->in_t = NAME(pack)(&memory, w.in_weight + l * W * H, H, W, 1);
         layer->out = NAME(pack)(&memory, w.out_weight + l * H * W, H, W, 0);
@@ -193,17 +201,24 @@ typedef struct {
     int32_t *centre, *neighbor;                                 /* [edges] atoms of the group */
     float *vector, *distance;                                   /* [edges, 3], [edges] */
     float *weight, *weight_slope, *envelope;                    /* [edges] w, dw/dd, and w without the factor */
-    float *edge_state, *edge_slope, *filter;                    /* [edges, F], [edges, F], [layers][edges, F] */
+    float *edge_state, *edge_slope;                             /* [edges, E], [edges, E] */
+    float *filter;                                              /* [layers][edges, F], or [threads][TILE, F] */
     float *grad_weight, *grad_vector, *grad_distance;           /* [edges], [edges, 3], [edges] */
-    float *seed;                                                /* [nodes] */
+    float *seed, *factor;                                       /* [nodes], [nodes] of the energy */
     float *state, *head;                                        /* [nodes, H], [layers + 1][nodes, H] */
     float *node, *source_slope;                                 /* [layers][nodes, 3 F], [layers][nodes, F] */
     float *up_slope, *wide_slope, *wide;                        /* [layers][nodes, H], [layers][nodes, W], [nodes, W] */
+    float *extra, *extra_slope;                                 /* [nodes, H], [layers][nodes, H] */
+    float *normed, *norm_slope;                                 /* [layers][nodes, F], [layers][nodes, F] */
+    float *norm_scale, *norm_sums;                              /* [layers][copies, F], [threads][copies, 3 F] */
     float *message, *grad_node, *grad_state, *grad_update;      /* [nodes, F], [nodes, 3 F], [nodes, H], [nodes, H] */
-    float *hidden_output, *features;                            /* [nodes, O], [nodes, layers + 1, O] */
+    float *hidden_output, *features;                            /* [nodes, O], [nodes, states that are read, O] */
     float *private_sums;                                        /* [threads][nodes, 3 F] */
     double *energy;                                             /* [nodes] */
 } NAME(Group);
+
+/* Where the arrays of a layer are that only the derivatives need for all layers. */
+static inline int64_t NAME(slot)(const NAME(Group) *g, int64_t layer) { return g->backward ? layer : 0; }
 
 static inline void NAME(activate)(float *z, float *slope, int64_t size) {
     EACH(k, size) {
@@ -213,12 +228,35 @@ static inline void NAME(activate)(float *z, float *slope, int64_t size) {
     }
 }
 
+/* Weights of the values and slopes at both ends of the spline's interval around a distance. */
+typedef struct {
+    int64_t interval;
+    float v0, s0, v1, s1;
+} NAME(Knots);
+
+static inline NAME(Knots) NAME(knots)(const Weights *w, float distance, int derivative) {
+    const float per_length = (float)(w->intervals / w->cutoff), position = distance * per_length;
+    int64_t interval = (int64_t)position;
+    if (interval >= w->intervals) interval = w->intervals - 1;
+    const float t = position - (float)interval, u = 1 - t;
+    if (!derivative) return (NAME(Knots)){interval, (1 + 2 * t) * u * u, t * u * u, t * t * (3 - 2 * t), -t * t * u};
+    const float slope = 6 * t * u * per_length;
+    return (NAME(Knots)){interval, -slope, u * (1 - 3 * t) * per_length, slope, t * (3 * t - 2) * per_length};
+}
+
+static inline V NAME(spline)(const float *table, const NAME(Knots) *at, int64_t width, int64_t k) {
+    const float *knot = table + at->interval * 2 * width + k;
+    return at->v0 * LOAD(knot) + at->s0 * LOAD(knot + width) + at->v1 * LOAD(knot + 2 * width) +
+           at->s1 * LOAD(knot + 3 * width);
+}
+
 static void NAME(embed_edges)(NAME(Group) *g, int64_t from, int64_t to) {
     const Weights *w = &g->model->w;
-    const int64_t F = w->filters, D = w->directional;
-    float direction[TILE * D] __attribute__((aligned(64)));
+    const int64_t E = w->edge, D = w->directional;
+    float tile[TILE * D] __attribute__((aligned(64)));
     for (int64_t start = from; start < to; start += TILE) {
         const int64_t rows = to - start < TILE ? to - start : TILE;
+        float *direction = w->second_layer ? tile : g->edge_state + start * E;
         for (int64_t r = 0; r < rows; r++) {
             const int64_t edge = start + r;
             const float x = g->vector[3 * edge], y = g->vector[3 * edge + 1], z = g->vector[3 * edge + 2];
@@ -227,32 +265,35 @@ static void NAME(embed_edges)(NAME(Group) *g, int64_t from, int64_t to) {
                                 y * LOAD(w->direction_weight + D + k) + z * LOAD(w->direction_weight + 2 * D + k);
                 STORE(direction + r * D + k, value * NAME(sigmoid)(value));
             }
-            const float position = g->distance[edge] * (float)(w->intervals / w->cutoff);
-            int64_t interval = (int64_t)position;
-            if (interval >= w->intervals) interval = w->intervals - 1;
-            const float t = position - (float)interval, u = 1 - t;
-            const float v0 = (1 + 2 * t) * u * u, s0 = t * u * u, v1 = t * t * (3 - 2 * t), s1 = -t * t * u;
-            const float *knot = w->radial + interval * 2 * F;
-            EACH(k, F) STORE(g->edge_state + edge * F + k, v0 * LOAD(knot + k) + s0 * LOAD(knot + F + k) +
-                                                              v1 * LOAD(knot + 2 * F + k) + s1 * LOAD(knot + 3 * F + k));
+            if (!w->second_layer) continue;
+            const NAME(Knots) at = NAME(knots)(w, g->distance[edge], 0);
+            EACH(k, E) STORE(g->edge_state + edge * E + k, NAME(spline)(w->radial, &at, E, k));
         }
-        float *state = g->edge_state + start * F;
-        NAME(product)(rows, F, D, direction, D, g->model->edge, NULL, state, F, 1);
-        NAME(activate)(state, g->edge_slope + start * F, rows * F);
+        if (!w->second_layer) continue;
+        float *state = g->edge_state + start * E;
+        NAME(product)(rows, E, D, direction, D, g->model->edge, NULL, state, E, 1);
+        NAME(activate)(state, g->edge_slope + start * E, rows * E);
     }
 }
 
-/* Messages of a layer from the edges around atoms [first, last). */
-static void NAME(send)(NAME(Group) *g, int64_t layer, int64_t first, int64_t last, float *sums) {
-    const int64_t F = g->model->w.filters, S = g->signs, from = g->first_edge[first], to = g->first_edge[last];
-    float *filters = g->filter + layer * g->edges * F;
-    const float *nodes = g->node + layer * g->atoms * S * 3 * F;
+/* Messages of a layer from the edges around the atoms of a thread. */
+static void NAME(send)(NAME(Group) *g, int64_t layer, int64_t thread, float *sums) {
+    const Weights *w = &g->model->w;
+    const int64_t F = w->filters, E = w->edge, S = g->signs;
+    const int64_t from = g->first_edge[g->split[thread]], to = g->first_edge[g->split[thread + 1]];
+    const float *nodes = g->node + NAME(slot)(g, layer) * g->atoms * S * 3 * F;
+    const float *radial = w->second_layer ? NULL : w->radial + layer * (w->intervals + 1) * 2 * F;
     for (int64_t start = from; start < to; start += TILE) {
         const int64_t rows = to - start < TILE ? to - start : TILE;
-        NAME(product)(rows, F, F, g->edge_state + start * F, F, g->model->layers[layer].filter, NULL,
-                      filters + start * F, F, 0);
+        float *filters = g->filter + (g->backward ? layer * g->edges + start : thread * TILE) * F;
+        for (int64_t r = 0; radial && r < rows; r++) {
+            const NAME(Knots) at = NAME(knots)(w, g->distance[start + r], 0);
+            EACH(k, F) STORE(filters + r * F + k, NAME(spline)(radial, &at, F, k));
+        }
+        NAME(product)(rows, F, E, g->edge_state + start * E, E, g->model->layers[layer].filter, NULL, filters, F,
+                      radial != NULL);
         for (int64_t edge = start; edge < start + rows; edge++) {
-            const float weight = g->weight[edge], *y = filters + edge * F;
+            const float weight = g->weight[edge], *y = filters + (edge - start) * F;
             const int64_t i = g->centre[edge] * S, j = g->neighbor[edge] * S;
             const float *a = nodes + i * 3 * F, *b = nodes + j * 3 * F + F, *x = b + F;
             float *message = g->message + i * F;
@@ -320,32 +361,34 @@ static void NAME(send_backward)(NAME(Group) *g, int64_t layer, int64_t first, in
 
 static void NAME(embed_edges_backward)(NAME(Group) *g, int64_t from, int64_t to) {
     const Weights *w = &g->model->w;
-    const int64_t F = w->filters, D = w->directional;
-    float grad[TILE * F] __attribute__((aligned(64))), grad_direction[TILE * D] __attribute__((aligned(64)));
+    const int64_t F = w->filters, E = w->edge, D = w->directional;
+    float grad[TILE * E] __attribute__((aligned(64))), tile[TILE * D] __attribute__((aligned(64)));
     for (int64_t start = from; start < to; start += TILE) {
         const int64_t rows = to - start < TILE ? to - start : TILE;
         for (int64_t l = 0; l < w->layers; l++)
-            NAME(product)(rows, F, F, g->filter + (l * g->edges + start) * F, F, g->model->layers[l].filter_t, NULL, grad,
-                          F, l > 0);
+            NAME(product)(rows, E, F, g->filter + (l * g->edges + start) * F, F, g->model->layers[l].filter_t, NULL, grad,
+                          E, l > 0);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t edge = start + r;
-            const float per_length = (float)(w->intervals / w->cutoff), position = g->distance[edge] * per_length;
-            int64_t interval = (int64_t)position;
-            if (interval >= w->intervals) interval = w->intervals - 1;
-            const float t = position - (float)interval;
-            const float v1 = 6 * t * (1 - t), s0 = (1 - t) * (1 - 3 * t), s1 = t * (3 * t - 2);
-            const float *knot = w->radial + interval * 2 * F;
+            const NAME(Knots) at = NAME(knots)(w, g->distance[edge], 1);
             V along = {0};
-            EACH(k, F) {
-                const V value = LOAD(grad + r * F + k) * LOAD(g->edge_slope + edge * F + k);
-                STORE(grad + r * F + k, value);
-                along += value * (v1 * (LOAD(knot + 2 * F + k) - LOAD(knot + k)) + s0 * LOAD(knot + F + k) +
-                                  s1 * LOAD(knot + 3 * F + k));
+            if (w->second_layer) {
+                EACH(k, E) {
+                    const V value = LOAD(grad + r * E + k) * LOAD(g->edge_slope + edge * E + k);
+                    STORE(grad + r * E + k, value);
+                    along += value * NAME(spline)(w->radial, &at, E, k);
+                }
+            } else {
+                for (int64_t l = 0; l < w->layers; l++) {
+                    const float *grad_z = g->filter + (l * g->edges + edge) * F;
+                    const float *radial = w->radial + l * (w->intervals + 1) * 2 * F;
+                    EACH(k, F) along += LOAD(grad_z + k) * NAME(spline)(radial, &at, F, k);
+                }
             }
-            g->grad_distance[edge] =
-                NAME(total)(along) * per_length + g->grad_weight[edge] * g->weight_slope[edge];
+            g->grad_distance[edge] = NAME(total)(along) + g->grad_weight[edge] * g->weight_slope[edge];
         }
-        NAME(product)(rows, D, F, grad, F, g->model->edge_t, NULL, grad_direction, D, 0);
+        const float *grad_direction = w->second_layer ? tile : grad;
+        if (w->second_layer) NAME(product)(rows, D, E, grad, E, g->model->edge_t, NULL, tile, D, 0);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t edge = start + r;
             const float x = g->vector[3 * edge], y = g->vector[3 * edge + 1], z = g->vector[3 * edge + 2];
@@ -367,70 +410,37 @@ static void NAME(embed_edges_backward)(NAME(Group) *g, int64_t from, int64_t to)
 /* Energy of the states of nodes [from, to) after a layer, and its derivative with respect to them. */
 static void NAME(read_out)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
     const Weights *w = &g->model->w;
-    const int64_t H = w->hidden, O = w->output;
+    const int64_t H = w->hidden, O = w->output, number = layer - w->first_read;
+    if (number < 0) return;
     const float mix = w->mixing[layer];
-    float *hidden = g->hidden_output + from * O;
+    float *hidden = g->hidden_output + from * O, *head = g->head + layer * g->atoms * g->signs * H;
+    const int slopes = g->backward && layer > 0; /* the first states do not depend on positions */
     NAME(product)(to - from, O, H, g->state + from * H, H, g->model->output, w->output_hidden_bias, hidden, O, 0);
     for (int64_t node = from; node < to; node++) {
-        float *z = g->hidden_output + node * O, *features = g->features + (node * (w->layers + 1) + layer) * O;
+        float *z = g->hidden_output + node * O, *state = g->state + node * H;
+        float *features = g->features + (node * (w->layers + 1 - w->first_read) + number) * O;
+        float factor = g->factor[node];
+        const float fixed = factor;
+        if (w->weighted) {
+            V sum = {0};
+            EACH(k, H) sum += LOAD(state + k) * LOAD(w->head_weight + k);
+            factor *= NAME(total)(sum) + (float)w->head_bias;
+        }
         V energy = {0};
         EACH(k, O) {
             const V value = LOAD(z + k), s = NAME(sigmoid)(value), y = value * s, weight = LOAD(w->energy_weight + k);
             energy += weight * y;
-            STORE(features + k, y);
-            STORE(z + k, g->seed[node] * mix * weight * (s + y * (1.0f - s)));
+            STORE(features + k, factor * y);
+            STORE(z + k, g->seed[node] * mix * factor * weight * (s + y * (1.0f - s)));
         }
-        g->energy[node] += (double)mix * ((double)NAME(total)(energy) + w->output_bias);
+        const double total = (double)NAME(total)(energy) + w->output_bias;
+        g->energy[node] += (double)mix * factor * total;
+        if (slopes && w->weighted) {
+            const float slope = g->seed[node] * mix * fixed * (float)total;
+            EACH(k, H) STORE(head + node * H + k, slope * LOAD(w->head_weight + k));
+        }
     }
-    if (g->backward && layer > 0)
-        NAME(product)(to - from, H, O, hidden, O, g->model->output_t, NULL, g->head + (layer * g->atoms * g->signs + from) * H,
-                      H, 0);
-}
-
-static void NAME(update)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
-    const Weights *w = &g->model->w;
-    const NAME(Layer) *packed = g->model->layers + layer;
-    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, nodes = g->atoms * g->signs, rows = to - from;
-    const float scale = (float)w->message_scale;
-    float *message = g->message + from * F, *state = g->state + from * H, *update = g->grad_update + from * H;
-    EACH(k, rows * F) STORE(message + k, scale * LOAD(message + k));
-    NAME(product)(rows, H, F, message, F, packed->up, w->up_bias + layer * H, update, H, 0);
-    NAME(activate)(update, g->up_slope + (layer * nodes + from) * H, rows * H);
-    EACH(k, rows * H) STORE(state + k, LOAD(state + k) + LOAD(update + k));
-    if (!W) return;
-    float *wide = g->wide + from * W;
-    NAME(product)(rows, W, H, state, H, packed->in, w->in_bias + layer * W, wide, W, 0);
-    NAME(activate)(wide, g->wide_slope + (layer * nodes + from) * W, rows * W);
-    NAME(product)(rows, H, W, wide, W, packed->out, w->out_bias + layer * H, update, H, 0);
-    EACH(k, rows * H) STORE(state + k, LOAD(state + k) + LOAD(update + k));
-}
-
-/* dE/dm of a layer, in place of the messages, from dE/dh after it. */
-static void NAME(update_backward)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
-    const Weights *w = &g->model->w;
-    const NAME(Layer) *packed = g->model->layers + layer;
-    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, nodes = g->atoms * g->signs, rows = to - from;
-    const float scale = (float)w->message_scale;
-    float *grad = g->grad_state + from * H, *update = g->grad_update + from * H, *message = g->message + from * F;
-    if (W) {
-        float *wide = g->wide + from * W, *slope = g->wide_slope + (layer * nodes + from) * W;
-        NAME(product)(rows, W, H, grad, H, packed->out_t, NULL, wide, W, 0);
-        EACH(k, rows * W) STORE(wide + k, LOAD(wide + k) * LOAD(slope + k));
-        NAME(product)(rows, H, W, wide, W, packed->in_t, NULL, grad, H, 1);
-    }
-    const float *slope = g->up_slope + (layer * nodes + from) * H;
-    EACH(k, rows * H) STORE(update + k, scale * LOAD(grad + k) * LOAD(slope + k));
-    NAME(product)(rows, F, H, update, H, packed->up_t, NULL, message, F, 0);
-}
-
-static void NAME(node_terms)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
-    const Weights *w = &g->model->w;
-    const int64_t H = w->hidden, F = w->filters, nodes = g->atoms * g->signs;
-    float *terms = g->node + (layer * nodes + from) * 3 * F;
-    NAME(product)(to - from, 3 * F, H, g->state + from * H, H, g->model->layers[layer].node, w->node_bias + layer * 3 * F,
-                  terms, 3 * F, 0);
-    for (int64_t row = 0; row < to - from; row++)
-        NAME(activate)(terms + row * 3 * F + 2 * F, g->source_slope + (layer * nodes + from + row) * F, F);
+    if (slopes) NAME(product)(to - from, H, O, hidden, O, g->model->output_t, NULL, head + from * H, H, (int)w->weighted);
 }
 
 /* Waits for the other threads of a group. */
@@ -442,6 +452,178 @@ static inline void NAME(meet)(const NAME(Group) *g) {
 #else
     (void)g;
 #endif
+}
+
+/* The nodes from, from + signs, … < to of a copy (structure in a frame) that belong to a thread. */
+typedef struct {
+    int64_t from, to;
+    float count; /* nodes of the copy in all threads */
+} NAME(Span);
+
+static inline NAME(Span) NAME(span)(const NAME(Group) *g, int64_t copy, int64_t thread) {
+    const int64_t S = g->signs, unit = copy / S, first = g->split[thread], last = g->split[thread + 1];
+    const int64_t begin = g->units[unit].atom, end = unit + 1 < g->n_units ? g->units[unit + 1].atom : g->atoms;
+    const int64_t low = begin > first ? begin : first, high = end < last ? end : last;
+    return (NAME(Span)){low * S + copy % S, high * S, (float)(end - begin)};
+}
+
+#define EACH_NODE(node, span) for (int64_t node = (span).from; node < (span).to; node += g->signs)
+
+/* Sum of column k over the nodes of a copy from the sums of all threads. */
+static inline V NAME(of_threads)(const NAME(Group) *g, int64_t copy, int64_t k) {
+    const int64_t width = 3 * g->model->w.filters;
+    V sum = {0};
+    for (int64_t thread = 0; thread < g->threads; thread++)
+        sum += LOAD(g->norm_sums + (thread * g->n_units * g->signs + copy) * width + k);
+    return sum;
+}
+
+/* m = σ(GraphNorm(m)) of a layer, over the atoms of each copy. */
+static void NAME(normalize)(NAME(Group) *g, int64_t layer, int64_t thread) {
+    const Weights *w = &g->model->w;
+    const int64_t F = w->filters, S = g->signs, nodes = g->atoms * S, copies = g->n_units * S;
+    const float *weight = w->norm_weight + layer * F, *bias = w->norm_bias + layer * F;
+    const float *mean_scale = w->norm_mean_scale + layer * F;
+    float *sums = g->norm_sums + thread * copies * 3 * F, *normed = g->normed + NAME(slot)(g, layer) * nodes * F;
+    float *slope = g->norm_slope + NAME(slot)(g, layer) * nodes * F;
+    float *scale = g->norm_scale + NAME(slot)(g, layer) * copies * F;
+    memset(sums, 0, (size_t)(copies * 3 * F) * sizeof(float));
+    for (int64_t copy = 0; copy < copies; copy++) {
+        const NAME(Span) span = NAME(span)(g, copy, thread);
+        EACH_NODE(node, span) EACH(k, F) {
+            float *sum = sums + copy * 3 * F + k;
+            STORE(sum, LOAD(sum) + LOAD(g->message + node * F + k));
+        }
+    }
+    NAME(meet)(g);
+    for (int64_t copy = 0; copy < copies; copy++) {
+        const NAME(Span) span = NAME(span)(g, copy, thread);
+        EACH(k, F) {
+            const V mean = LOAD(mean_scale + k) * NAME(of_threads)(g, copy, k) / span.count;
+            V squares = {0};
+            EACH_NODE(node, span) {
+                const V difference = LOAD(g->message + node * F + k) - mean;
+                STORE(normed + node * F + k, difference);
+                squares += difference * difference;
+            }
+            STORE(sums + copy * 3 * F + F + k, squares);
+        }
+    }
+    NAME(meet)(g);
+    for (int64_t copy = 0; copy < copies; copy++) {
+        const NAME(Span) span = NAME(span)(g, copy, thread);
+        EACH(k, F) {
+            const V variance = NAME(of_threads)(g, copy, F + k) / span.count + (float)w->norm_epsilon;
+            V inverse = variance;
+            for (int lane = 0; lane < LANES; lane++) inverse[lane] = 1.0f / sqrtf(variance[lane]);
+            if (!thread) STORE(scale + copy * F + k, inverse);
+            EACH_NODE(node, span) {
+                const V value = LOAD(normed + node * F + k) * inverse, z = LOAD(weight + k) * value + LOAD(bias + k);
+                const V s = NAME(sigmoid)(z), y = z * s;
+                STORE(normed + node * F + k, value);
+                STORE(slope + node * F + k, LOAD(weight + k) * (s + y * (1.0f - s)));
+                STORE(g->message + node * F + k, y);
+            }
+        }
+    }
+}
+
+/* dE/dm before the norm of a layer, in place of dE/dm after it. */
+static void NAME(normalize_backward)(NAME(Group) *g, int64_t layer, int64_t thread) {
+    const Weights *w = &g->model->w;
+    const int64_t F = w->filters, S = g->signs, nodes = g->atoms * S, copies = g->n_units * S;
+    const float *mean_scale = w->norm_mean_scale + layer * F, message_scale = (float)w->message_scale;
+    const float *normed = g->normed + layer * nodes * F, *slope = g->norm_slope + layer * nodes * F;
+    const float *scale = g->norm_scale + layer * copies * F;
+    float *sums = g->norm_sums + thread * copies * 3 * F;
+    memset(sums, 0, (size_t)(copies * 3 * F) * sizeof(float));
+    for (int64_t copy = 0; copy < copies; copy++) {
+        const NAME(Span) span = NAME(span)(g, copy, thread);
+        EACH_NODE(node, span) EACH(k, F) {
+            float *sum = sums + copy * 3 * F + k;
+            const V grad = LOAD(g->message + node * F + k) * LOAD(slope + node * F + k), value = LOAD(normed + node * F + k);
+            STORE(g->message + node * F + k, grad);
+            STORE(sum, LOAD(sum) + grad);
+            STORE(sum + F, LOAD(sum + F) + grad * value);
+            STORE(sum + 2 * F, LOAD(sum + 2 * F) + value);
+        }
+    }
+    NAME(meet)(g);
+    for (int64_t copy = 0; copy < copies; copy++) {
+        const NAME(Span) span = NAME(span)(g, copy, thread);
+        EACH(k, F) {
+            const V grads = NAME(of_threads)(g, copy, k), products = NAME(of_threads)(g, copy, F + k) / span.count;
+            const V of_mean = LOAD(mean_scale + k) * (grads - products * NAME(of_threads)(g, copy, 2 * F + k)) / span.count;
+            const V factor = message_scale * LOAD(scale + copy * F + k);
+            EACH_NODE(node, span) {
+                float *grad = g->message + node * F + k;
+                STORE(grad, factor * (LOAD(grad) - products * LOAD(normed + node * F + k) - of_mean));
+            }
+        }
+    }
+}
+
+static void NAME(update)(NAME(Group) *g, int64_t layer, int64_t thread) {
+    const Weights *w = &g->model->w;
+    const NAME(Layer) *packed = g->model->layers + layer;
+    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, nodes = g->atoms * g->signs;
+    const int64_t from = g->split[thread] * g->signs, to = g->split[thread + 1] * g->signs, rows = to - from;
+    const int64_t slot = NAME(slot)(g, layer) * nodes + from;
+    const float scale = (float)w->message_scale;
+    float *message = g->message + from * F, *state = g->state + from * H, *update = g->grad_update + from * H;
+    EACH(k, rows * F) STORE(message + k, scale * LOAD(message + k));
+    if (w->graph_norm) NAME(normalize)(g, layer, thread);
+    NAME(product)(rows, H, F, message, F, packed->up, w->up_bias + layer * H, update, H, 0);
+    NAME(activate)(update, g->up_slope + slot * H, rows * H);
+    if (w->extra_layer) {
+        float *extra = g->extra + from * H;
+        NAME(product)(rows, H, H, update, H, packed->extra, w->extra_bias + layer * H, extra, H, 0);
+        NAME(activate)(extra, g->extra_slope + slot * H, rows * H);
+        update = extra;
+    }
+    EACH(k, rows * H) STORE(state + k, LOAD(state + k) + LOAD(update + k));
+    if (!W) return;
+    float *wide = g->wide + from * W;
+    NAME(product)(rows, W, H, state, H, packed->in, w->in_bias + layer * W, wide, W, 0);
+    NAME(activate)(wide, g->wide_slope + slot * W, rows * W);
+    NAME(product)(rows, H, W, wide, W, packed->out, w->out_bias + layer * H, update, H, 0);
+    EACH(k, rows * H) STORE(state + k, LOAD(state + k) + LOAD(update + k));
+}
+
+/* dE/dm of a layer, in place of the messages, from dE/dh after it. */
+static void NAME(update_backward)(NAME(Group) *g, int64_t layer, int64_t thread) {
+    const Weights *w = &g->model->w;
+    const NAME(Layer) *packed = g->model->layers + layer;
+    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, nodes = g->atoms * g->signs;
+    const int64_t from = g->split[thread] * g->signs, to = g->split[thread + 1] * g->signs, rows = to - from;
+    const float scale = w->graph_norm ? 1.0f : (float)w->message_scale;
+    float *grad = g->grad_state + from * H, *update = g->grad_update + from * H, *message = g->message + from * F;
+    if (W) {
+        float *wide = g->wide + from * W, *slope = g->wide_slope + (layer * nodes + from) * W;
+        NAME(product)(rows, W, H, grad, H, packed->out_t, NULL, wide, W, 0);
+        EACH(k, rows * W) STORE(wide + k, LOAD(wide + k) * LOAD(slope + k));
+        NAME(product)(rows, H, W, wide, W, packed->in_t, NULL, grad, H, 1);
+    }
+    const float *slope = g->up_slope + (layer * nodes + from) * H, *grad_up = grad;
+    if (w->extra_layer) {
+        float *extra = g->extra + from * H, *extra_slope = g->extra_slope + (layer * nodes + from) * H;
+        EACH(k, rows * H) STORE(extra + k, LOAD(grad + k) * LOAD(extra_slope + k));
+        NAME(product)(rows, H, H, extra, H, packed->extra_t, NULL, update, H, 0);
+        grad_up = update;
+    }
+    EACH(k, rows * H) STORE(update + k, scale * LOAD(grad_up + k) * LOAD(slope + k));
+    NAME(product)(rows, F, H, update, H, packed->up_t, NULL, message, F, 0);
+    if (w->graph_norm) NAME(normalize_backward)(g, layer, thread);
+}
+
+static void NAME(node_terms)(NAME(Group) *g, int64_t layer, int64_t from, int64_t to) {
+    const Weights *w = &g->model->w;
+    const int64_t H = w->hidden, F = w->filters, slot = NAME(slot)(g, layer) * g->atoms * g->signs + from;
+    float *terms = g->node + slot * 3 * F;
+    NAME(product)(to - from, 3 * F, H, g->state + from * H, H, g->model->layers[layer].node, w->node_bias + layer * 3 * F,
+                  terms, 3 * F, 0);
+    for (int64_t row = 0; w->active_source && row < to - from; row++)
+        NAME(activate)(terms + row * 3 * F + 2 * F, g->source_slope + (slot + row) * F, F);
 }
 
 static void NAME(forward)(NAME(Group) *g, int64_t thread) {
@@ -458,7 +640,7 @@ static void NAME(forward)(NAME(Group) *g, int64_t thread) {
         memset(g->message + from * F, 0, (size_t)((to - from) * F) * sizeof(float));
         NAME(meet)(g);
         if (!alone && S == 2) memset(own_sums, 0, (size_t)(nodes * F) * sizeof(float));
-        NAME(send)(g, layer, first, last, own_sums);
+        NAME(send)(g, layer, thread, own_sums);
         NAME(meet)(g);
         for (int64_t other = 0; !alone && S == 2 && other < g->threads; other++) {
             const float *sums = g->private_sums + other * nodes * 3 * F;
@@ -467,7 +649,7 @@ static void NAME(forward)(NAME(Group) *g, int64_t thread) {
                 EACH(k, F) STORE(message + k, LOAD(message + k) + LOAD(sums + node * F + k));
             }
         }
-        NAME(update)(g, layer, from, to);
+        NAME(update)(g, layer, thread);
     }
     NAME(read_out)(g, w->layers, from, to);
 }
@@ -481,10 +663,11 @@ static void NAME(backward)(NAME(Group) *g, int64_t thread) {
     float *grad_state = g->grad_state + from * H, *grad_node = g->grad_node + from * 3 * F;
     float *own_sums = alone ? g->grad_node : g->private_sums + thread * nodes * 3 * F;
 
+    NAME(meet)(g); /* the sums of the last norm have been read */
     memcpy(grad_state, g->head + (L * nodes + from) * H, (size_t)((to - from) * H) * sizeof(float));
     memset(g->grad_weight + from_edge, 0, (size_t)(to_edge - from_edge) * sizeof(float));
     for (int64_t layer = L - 1; layer >= 0; layer--) {
-        NAME(update_backward)(g, layer, from, to);
+        NAME(update_backward)(g, layer, thread);
         NAME(meet)(g);
         memset(own_sums, 0, (size_t)(nodes * 3 * F) * sizeof(float));
         NAME(send_backward)(g, layer, first, last, own_sums);
@@ -494,12 +677,13 @@ static void NAME(backward)(NAME(Group) *g, int64_t thread) {
             const float *sums = g->private_sums + (other * nodes + from) * 3 * F;
             EACH(k, (to - from) * 3 * F) STORE(grad_node + k, (other ? LOAD(grad_node + k) : (V){0}) + LOAD(sums + k));
         }
-        for (int64_t node = from; node < to; node++) {
+        for (int64_t node = from; w->active_source && node < to; node++) {
             float *grad_source = g->grad_node + node * 3 * F + 2 * F;
             const float *slope = g->source_slope + (layer * nodes + node) * F;
             EACH(k, F) STORE(grad_source + k, LOAD(grad_source + k) * LOAD(slope + k));
         }
         NAME(product)(to - from, H, 3 * F, grad_node, 3 * F, g->model->layers[layer].node_t, NULL, grad_state, H, 1);
+        if (layer < w->first_read) continue;
         const float *head = g->head + (layer * nodes + from) * H;
         EACH(k, (to - from) * H) STORE(grad_state + k, LOAD(grad_state + k) + LOAD(head + k));
     }
@@ -508,13 +692,12 @@ static void NAME(backward)(NAME(Group) *g, int64_t thread) {
 
 /* ---- from a batch to groups and back ---- */
 
-/* ---- from a batch to groups and back ---- */
-
 /* Places the arrays of a group in memory and returns their size; with memory NULL it only counts. */
 static int64_t NAME(place)(NAME(Group) *g, char *memory) {
     const Weights *w = &g->model->w;
-    const int64_t H = w->hidden, F = w->filters, W = w->feed_forward, O = w->output, L = w->layers;
-    const int64_t nodes = g->atoms * g->signs, edges = g->edges;
+    const int64_t H = w->hidden, F = w->filters, E = w->edge, W = w->feed_forward, O = w->output;
+    const int64_t nodes = g->atoms * g->signs, edges = g->edges, copies = g->n_units * g->signs;
+    const int64_t L = g->backward ? w->layers : 1, kept_edges = g->backward ? edges : 0;
     int64_t used = 0;
 #define TAKE(field, count)                                                                                             \
     do {                                                                                                               \
@@ -530,26 +713,33 @@ static int64_t NAME(place)(NAME(Group) *g, char *memory) {
     TAKE(weight, edges);
     TAKE(weight_slope, edges);
     TAKE(envelope, edges);
-    TAKE(edge_state, edges * F);
-    TAKE(edge_slope, edges * F);
-    TAKE(filter, L * edges * F);
-    TAKE(grad_weight, edges);
-    TAKE(grad_vector, 3 * edges);
-    TAKE(grad_distance, edges);
+    TAKE(edge_state, edges * E);
+    TAKE(edge_slope, w->second_layer ? edges * E : 0);
+    TAKE(filter, (g->backward ? L * edges : g->threads * TILE) * F);
+    TAKE(grad_weight, kept_edges);
+    TAKE(grad_vector, 3 * kept_edges);
+    TAKE(grad_distance, kept_edges);
     TAKE(seed, nodes);
+    TAKE(factor, nodes);
     TAKE(state, nodes * H);
-    TAKE(head, (L + 1) * nodes * H);
+    TAKE(head, g->backward ? (L + 1) * nodes * H : 0);
     TAKE(node, L * nodes * 3 * F);
     TAKE(source_slope, L * nodes * F);
     TAKE(up_slope, L * nodes * H);
     TAKE(wide_slope, L * nodes * W);
     TAKE(wide, nodes * W);
+    TAKE(extra, w->extra_layer ? nodes * H : 0);
+    TAKE(extra_slope, w->extra_layer ? L * nodes * H : 0);
+    TAKE(normed, w->graph_norm ? L * nodes * F : 0);
+    TAKE(norm_slope, w->graph_norm ? L * nodes * F : 0);
+    TAKE(norm_scale, w->graph_norm ? L * copies * F : 0);
+    TAKE(norm_sums, w->graph_norm ? g->threads * copies * 3 * F : 0);
     TAKE(message, nodes * F);
     TAKE(grad_node, nodes * 3 * F);
     TAKE(grad_state, nodes * H);
     TAKE(grad_update, nodes * H);
     TAKE(hidden_output, nodes * O);
-    TAKE(features, nodes * (L + 1) * O);
+    TAKE(features, nodes * (w->layers + 1 - w->first_read) * O);
     TAKE(energy, nodes);
     TAKE(private_sums, g->threads > 1 ? g->threads * nodes * 3 * F : 0);
 #undef TAKE
@@ -661,6 +851,7 @@ static void NAME(fill)(NAME(Group) *g) {
             for (int64_t sign = 0; sign < S; sign++) {
                 const int64_t node = (unit->atom + k) * S + sign;
                 g->seed[node] = (float)b->seed[sign ? unit->inverse : unit->frame];
+                g->factor[node] = w->kind_factor[b->kind[atom + k]];
                 memcpy(g->state + node * H, w->atom_states + b->kind[atom + k] * H, (size_t)H * sizeof(float));
             }
         }
@@ -672,7 +863,7 @@ static void NAME(fill)(NAME(Group) *g) {
 /* Adds a group's results to those of the batch. */
 static void NAME(collect)(const NAME(Group) *g, const int64_t *node_start, const int64_t *copy_start) {
     const Batch *b = g->batch;
-    const int64_t S = g->signs, H = g->model->w.hidden, D = (g->model->w.layers + 1) * g->model->w.output;
+    const int64_t S = g->signs, H = g->model->w.hidden, D = (g->model->w.layers + 1 - g->model->w.first_read) * g->model->w.output;
     for (int64_t number = 0; number < g->n_units; number++) {
         const NAME(Unit) *unit = g->units + number;
         const int64_t edge = b->edge_start[unit->graph], edges = b->edge_start[unit->graph + 1] - edge;
@@ -740,7 +931,8 @@ int64_t NAME(fused_memory)(const void *handle, const Batch *batch) {
     const int64_t n_units = NAME(units)(batch, units);
     int64_t most = 0;
     for (int64_t start = 0; start < n_units;) {
-        NAME(Group) group = {.model = handle, .batch = batch, .threads = batch->threads};
+        NAME(Group) group = {.model = handle, .batch = batch, .backward = batch->grad_vectors != NULL};
+        group.threads = batch->threads;
         start = NAME(gather)(&group, units, n_units, start);
         const int64_t size = NAME(place)(&group, NULL);
         most = size > most ? size : most;

@@ -29,6 +29,7 @@ def _structures(metal: str) -> dict[str, Atoms]:
     slab = fcc100(metal, (2, 2, 3), vacuum=8.0)
     add_adsorbate(slab, molecule("CO2"), 3.0, "ontop")
     slab.pbc = True
+    slab.set_tags(np.minimum(slab.get_tags(), 2))
     crystal = bulk(metal, cubic=True)
     for number, atoms in enumerate((slab, crystal)):
         atoms.rattle(0.05, seed=number)
@@ -185,8 +186,89 @@ def test_changed_weights_and_wrong_signs_are_noticed(both, monkeypatch):
         _check(single.evaluate(graph, properties=TOLERANCES), expected, {"forces": 1e-4})
 
 
+ARCHITECTURES = {
+    "paper-s2ef": ("paper-s2ef", {"interactions": 4}),
+    "paper-is2re": ("paper-is2re", {"interactions": 3}),
+    "paper-qm7x": ("paper-qm7x", {"interactions": 3, "mean_neighbors": 40.0}),  # random weights grow without scaling
+    "paper-qm9": ("paper-qm9", {"interactions": 3}),
+    "edges filter": ("modern-s", {"message": "edge_filter", "jumping": "add"}),
+    "updownscale, norm": ("modern-s", {"message": "updownscale", "graph_norm": True, "feed_forward": 32}),
+    "base, extra layer": ("modern-s", {"message": "base", "extra_layer": True, "filters": 40}),
+    "initial weights": ("modern-s", {"energy_weighting": "initial", "jumping": "concat_energies", "graph_norm": True}),
+    "final weights": ("modern-s", {"energy_weighting": "final", "extra_layer": True, "graph_norm": True}),
+}
+
+
+def _in_both_precisions(preset, changes):
+    """Random weights, biases and norms included, with smooth frames and without cutoffs that change the graph."""
+    common = {"forces": "gradient", "frames": {"kind": "lattice"}, "graph": {"rewiring": "none"}, **changes}
+    if preset.startswith("paper"):
+        common["decoder"] = None
+    single = build_potential(preset, **common)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in single.model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.1 * torch.randn(parameter.shape)
+    double = copy.deepcopy(single).double()
+    return single, double
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_architectures_of_the_paper_and_their_parts(architecture, n_threads):
+    single, double = _in_both_precisions(*ARCHITECTURES[architecture])
+    used = engine_for(single.model)
+    assert used is not None and engine_for(double.model) is None
+    structures = _structures("Cu")
+    graph = single.graph([structures[kind] for kind in ("slab", "molecule", "isolated atom")])
+    tolerances = dict(TOLERANCES)
+    if not single.model.has_atom_energies:
+        del tolerances["energies"]
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(n_threads)
+        for frames in ("one", "all"):
+            expected = double.evaluate(graph, properties=tolerances, frames=frames)
+            assert expected.forces.abs().max() > 1e-2
+            size = max(1.0, float(expected.energy.abs().max()), float(expected.forces.abs().max()))
+            scaled = {name: size * tolerance for name, tolerance in tolerances.items()}
+            _check(single.evaluate(graph, properties=tolerances, frames=frames), expected, scaled)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("architecture", ["paper-s2ef", "final weights", "edges filter"])
+def test_features_and_hidden_states_of_other_architectures(architecture):
+    single, _ = _in_both_precisions(*ARCHITECTURES[architecture])
+    graph = single.graph(_structures("Cu")["slab"])
+    frames = build_frames(graph, single.config.frames, "all", vacuum=single.cutoff)
+    found = engine_for(single.model).evaluate(
+        graph, frames, graph.edge_vectors(), frames.weight, share_inverse=True, outputs=["features", "hidden"]
+    )
+    framed = copy_into_frames(graph, frames.graph)
+    copies = graph.edge_vectors()[framed.edge_of_copy]
+    in_frame = into_frame(copies, frames.rotation[framed.frame_of_edge]).float()
+    output = single.model(framed, in_frame, copies.norm(dim=1).float(), None, features=True)
+    assert torch.allclose(found.features, output.features, atol=1e-4)
+    assert torch.allclose(found.hidden, output.hidden, atol=1e-4)
+    assert torch.allclose(found.energy, output.energy, atol=1e-4)
+
+
+def test_edges_beyond_a_hard_cutoff_are_left_to_pytorch(monkeypatch):
+    single, double = _in_both_precisions("modern-s", {"envelope_power": 0})
+    graph = single.graph(Atoms("CuCO", [[0, 0, 0], [0, 0, 1.9], [0.3, 0, 3.1]]))
+    far = graph.replace(positions=1.8 * graph.positions)
+    assert EdgeLengths.of(far, far.edge_vectors()).squared.max() > single.cutoff**2
+    _check(single.evaluate(far), double.evaluate(far), {"energy": 1e-5, "forces": 1e-4})
+    monkeypatch.setattr(Engine, "evaluate", None)  # an engine would raise a TypeError
+    single.evaluate(far)
+    with pytest.raises(TypeError):
+        single.evaluate(graph)
+
+
 def test_other_architectures_are_left_to_pytorch():
-    for changes in ({"message": "updownscale"}, {"graph_norm": True}, {"jumping": "add"}, {"activation": "gelu"}):
+    for changes in ({"message": "simple"}, {"edge_features": "r"}, {"jumping": "concat_atom"}, {"activation": "gelu"}):
         assert engine_for(build_potential("modern-s", **changes).model) is None
     assert engine_for(build_potential("modern-s").model) is not None
     assert engine_for(build_potential("modern-s", dtype="float64").model) is None
