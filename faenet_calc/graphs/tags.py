@@ -30,7 +30,7 @@ Tags = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 # H, the noble gases and the elements right of the metalloid line, with B, Si, As and Te on the slab's side.
-_NONMETALS = np.array([1, 2, 6, 7, 8, 9, 10, 15, 16, 17, 18, 34, 35, 36, 53, 54, 86])
+NONMETALS = np.array([1, 2, 6, 7, 8, 9, 10, 15, 16, 17, 18, 34, 35, 36, 53, 54, 86])
 _VACUUM = 5.0  # Å without atoms along a direction make a surface
 _BOND = 1.25  # times the sum of covalent radii
 _LATTICE_SITE = 0.6  # share of the metal neighbours in the lower half that makes a lattice site
@@ -47,7 +47,7 @@ def infer_tags(atoms: Atoms) -> Tags:
     All atoms of bulk structures and of clusters with metal atoms have tag 0, those of molecules tag 2.
     """
     vacuum = [_vacuum(atoms, axis) for axis in range(3)]
-    nonmetal = np.isin(atoms.numbers, _NONMETALS)
+    nonmetal = np.isin(atoms.numbers, NONMETALS)
     if min(vacuum) >= _VACUUM:
         return np.full(len(atoms), ADSORBATE if nonmetal.all() else SUBSURFACE, dtype=np.int64)
     if max(vacuum) < _VACUUM:

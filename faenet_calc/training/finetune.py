@@ -12,6 +12,7 @@ import torch
 from faenet_calc import elements
 from faenet_calc.data.dataset import GraphDataset, open_dataset
 from faenet_calc.errors import InputError
+from faenet_calc.graphs.tags import NONMETALS
 from faenet_calc.potential.checkpoint import load_potential
 from faenet_calc.potential.config import EnergyConfig, PotentialConfig
 from faenet_calc.potential.potential import Potential
@@ -133,6 +134,8 @@ def refitted(
 def start_as_twins(potential: Potential, new: list[int]) -> dict[int, int]:
     """Initialize the embeddings of new elements with those of the trained elements of most similar properties.
 
+    Nonmetals start as nonmetals, others as others, if there are any.
+
     Messages multiply embeddings in every block: a random embedding, far from all trained ones, can give energies of
     1e15 eV, from which training does not recover.
 
@@ -147,8 +150,10 @@ def start_as_twins(potential: Potential, new: list[int]) -> dict[int, int]:
     twins = {}
     with torch.no_grad():
         for number in new:
-            distance = np.linalg.norm(properties[known] - properties[number], axis=1)
-            twins[number] = int(known[distance.argmin()])
+            alike = known[np.isin(known, NONMETALS) == (number in NONMETALS)]
+            relatives = alike if len(alike) else known
+            distance = np.linalg.norm(properties[relatives] - properties[number], axis=1)
+            twins[number] = int(relatives[distance.argmin()])
             for table in tables:
                 table[number] = table[twins[number]]
     return twins
@@ -173,14 +178,17 @@ def build_replay(
 ) -> Replay:
     """Replayed data, with the small change of the element references applied to its energies.
 
+    A level of theory that the settings state holds for all files, whatever names of calculators they have.
+
     Raises:
         InputError: The old and the new data have different energy references or levels of theory.
     """
     theories = {"finetune.replay": replay.level_of_theory, "data.train": train.level_of_theory}
-    if len(set(theories.values()) - {""}) > 1:
+    stated = config.energy.level_of_theory not in (UNKNOWN, train.level_of_theory)
+    if not stated and len(set(theories.values()) - {""}) > 1:
         raise InputError(
             f"finetune.replay mixes levels of theory: {', '.join(f'{k} is of {v}' for k, v in theories.items())}; "
-            "replay data of the same level of theory"
+            "replay data of the same level of theory, or state it in energy.level_of_theory if their names differ only"
         )
     old, new = before.config.energy, config.energy
     for name in ("level_of_theory", "reference"):

@@ -41,6 +41,14 @@ def test_a_new_element_is_its_relative_until_it_is_trained(tmp_path):
     assert np.abs(forces(changed, potential) - forces(slab, potential)).max() > 1e-6
 
 
+def test_nonmetals_start_as_nonmetals_and_metals_as_metals():
+    potential = build_potential("modern-s", seed=0, trained_elements=(1, 6, 8, 27, 28, 44))
+    twins = start_as_twins(potential, [16, 17, 26, 42])
+    assert {twins[16], twins[17]} <= {1, 6, 8}
+    assert (twins[26], twins[42]) == (27, 44)
+    assert start_as_twins(build_potential("modern-s", seed=0, trained_elements=(28, 44)), [16])[16] in (28, 44)
+
+
 def test_references_of_new_elements_are_fitted_and_the_others_stay(tmp_path):
     potential = build_potential("modern-s", seed=0, trained_elements=(8, 29), normalization=NORMALIZATION)
     dataset = open_dataset([str(write_small_set(tmp_path / "set.extxyz"))], cutoff=potential.cutoff)

@@ -74,6 +74,9 @@ def test_replay_of_other_energies_is_refused(base, tmp_path):
     old = labelled(tmp_path / "old.extxyz", theory="PBE")
     with pytest.raises(InputError, match=r"mixes levels of theory.*PBE.*EMT"):
         finetune(base, new, tmp_path / "a", f"finetune.replay=[{old}]")
+    # Settings that state the level of theory hold for both files.
+    stated = ("energy.level_of_theory=PBE", "finetune.refit_references=false")
+    assert finetune(base, new, tmp_path / "d", f"finetune.replay=[{old}]", *stated).checkpoint
     unnamed = labelled(tmp_path / "unnamed.extxyz")
     with pytest.raises(InputError, match=r"energy\.level_of_theory of the model and its data is 'PBE'.*'EMT'"):
         finetune(base, unnamed, tmp_path / "b", f"finetune.replay=[{unnamed}]", "energy.level_of_theory=EMT")
