@@ -183,9 +183,9 @@ def run(chosen: argparse.Namespace, rows: Rows, folder: Path) -> None:
                         if name == CO2:
                             shipped = load_potential("co2-ni100", device="cpu")
                             found += _rows(words | {"case": "co2-ni100 (shipped)"}, errors(shipped, dataset, indices))
-                    cost = {"training": (trained.cpu_s, "s")}
+                    cost = {"training": (trained.cpu_s, "s"), "steps": (trained.steps, "")}
                     measured = {**errors(trained.potential, dataset, indices), **cost}
-                    found += _rows(words | {"case": network, "seed": seed, "steps": trained.steps}, measured)
+                    found += _rows(words | {"case": network, "seed": seed}, measured)
                 rows.extend(found)
                 progress(done=name, network=network, seed=seed)
 
@@ -214,7 +214,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             if row.get("table") == table and "source" in row and row["metric"] == "force MAE"
         ]
         if published:
-            axes.plot(*zip(*published, strict=True), "k_", markersize=20, label="published")
+            places, values = zip(*published, strict=True)
+            axes.hlines(values, np.array(places) - 0.42, np.array(places) + 0.42, color="black", label="published")
         axes.set_xticks(range(len(tables)), [table.replace(" ", "\n", 1) for table in tables], fontsize="small")
         axes.set_ylabel("test force MAE (meV/Å)")
         axes.legend(fontsize="small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))

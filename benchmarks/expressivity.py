@@ -384,7 +384,8 @@ def plot(rows: list[Row], path: Path) -> None:
             axes.set_title(f"{table} (%)", fontsize="medium")
             axes.grid(visible=False)
             for (line, column), value in np.ndenumerate(values):
-                axes.text(column, line, f"{value:.0f}", ha="center", va="center")
+                color = "white" if abs(value - 50) > 40 else "black"  # both ends of the color map are dark
+                axes.text(column, line, f"{value:.0f}", ha="center", va="center", color=color)
         figure.savefig(path)
 
 

@@ -142,6 +142,7 @@ def plot(rows: Sequence[Row], shown: Mapping[str, str], path: Path) -> None:
             if exact:
                 axes.set_xscale("log")
                 axes.set_xlim(left=FLOOR / 2)
+                axes.set_xticks([FLOOR, 1e-1, 1e1, 1e3], [f"≤{FLOOR:g}", "0.1", "10", "1000"])
         figure.savefig(path)
 
 

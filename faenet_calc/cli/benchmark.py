@@ -49,6 +49,7 @@ BENCHMARKS = {
     "ablation": Benchmark(line="Rows of the paper's ablation table on QM9 (needs qm9pack)."),
     "qm9": Benchmark(line="Learning curves of the paper's network and SchNet on QM9 (needs qm9pack)."),
     "oc20": Benchmark(line="Energies and forces of held-out OC20 systems beside SchNet."),
+    "is2re": Benchmark(line="Relaxed energies of alloy slabs from initial structures, and the symmetries kept."),
     "pareto": Benchmark(line="Error against throughput of the networks of oc20 and qm9.", script="paper_pareto"),
     "dft": Benchmark(line="Published DFT data sets on their splits, beside SchNet and published errors."),
 }
