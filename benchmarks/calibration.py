@@ -15,6 +15,9 @@ coverage_68, coverage_95    share of errors within 1 and 1.96 standard deviation
                             distribution.
 coverage_interval           share of errors within energy_uncertainty_95, or within the same quantile of the other half
                             of the systems; 0.950 if calibrated.
+coverage_left_out           by system, metal, adsorbate and facet: share of the errors within the interval that all
+                            structures with another value give; only without `--final`. 0.950 if the interval holds for
+                            systems of a kind that the calibration has not seen.
 rank_correlation            Spearman's, between score and error of the energy; per_atom for both divided by the atoms.
 auroc                       probability that a structure far outside (oxides, graphene, high coverage, water layers,
                             unknown elements, fused and compressed atoms) has a larger score per atom than one of the
@@ -47,6 +50,7 @@ from faenet_calc.data.formats import Record, read_records
 from faenet_calc.potential.uncertainty import COVERAGE, grouped_quantile
 
 Floats = NDArray[np.float64]
+LEFT_OUT = ("system", "metal", "adsorbate", "facet")
 
 
 def far_outside() -> dict[str, Atoms]:
@@ -113,6 +117,16 @@ def intervals(deviation: Floats, error: Floats, half: NDArray[np.bool_], group: 
     return width
 
 
+def left_out_coverage(deviation: Floats, error: Floats, labels: NDArray[np.str_], group: NDArray[np.int64]) -> float:
+    """Share of errors [n] within the 95 % interval that the structures with other labels [n] give."""
+    standardized, covered = np.abs(error) / deviation, np.zeros(len(error), dtype=bool)
+    for label in np.unique(labels):
+        chosen = labels == label
+        others = torch.as_tensor(standardized[~chosen]), torch.as_tensor(group[~chosen])
+        covered[chosen] = standardized[chosen] <= grouped_quantile(*others, COVERAGE)
+    return float(covered.mean())
+
+
 def agreement(deviation: Floats, width: Floats, error: Floats, n_atoms: Floats) -> Row:
     """How well standard deviations [n] and half widths of 95 % intervals [n] describe errors [n] (eV)."""
     standardized = np.abs(error) / deviation
@@ -161,6 +175,7 @@ def measured(
     systems = sorted({str(record.info.get("system")) for record in records})
     group = np.array([systems.index(str(record.info.get("system"))) for record in records])
     half = np.array([systems.index(str(record.info.get("system"))) % 2 == 0 for record in records])
+    labels = {key: np.array([str(record.info.get(key)) for record in records]) for key in LEFT_OUT}
     rows: list[Row] = []
     curves = {}
     for name in ("uncertainty", "frame spread", "committee", "distance"):
@@ -174,6 +189,10 @@ def measured(
                 deviation = cross_calibrated(deviation, error, half)
                 width = intervals(deviation, error, half, group)
             row |= agreement(deviation, width, error, n_atoms)
+            if not final:
+                row["coverage_left_out"] = {
+                    key: left_out_coverage(found[name].clip(1e-9), error, labels[key], group) for key in LEFT_OUT
+                }
             curves[name] = groups(deviation, error)
         per_atom = (1.0, 1.0) if name == "distance" else (n_atoms, foreign_sizes)
         row["auroc"] = auroc(found[name] / per_atom[0], outside[name] / per_atom[1])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from calibration import agreement, auroc, cross_calibrated, far_outside, groups, intervals
+from calibration import agreement, auroc, cross_calibrated, far_outside, groups, intervals, left_out_coverage
 
 from faenet_calc import FAENetCalculator
 
@@ -34,6 +34,16 @@ def test_halves_calibrate_each_other(normal):
     deviation, error = normal
     scaled = cross_calibrated(7.0 * deviation, error, np.arange(len(error)) % 2 == 0)
     assert np.median(scaled / deviation) == pytest.approx(1.0, rel=0.1)
+
+
+def test_intervals_do_not_cover_a_kind_of_system_whose_errors_are_larger(normal):
+    deviation, error = normal
+    group = np.arange(len(error))
+    labels, systems = np.array(["a", "b", "c", "d"])[group % 4], group % 40
+    assert left_out_coverage(deviation, error, labels, group) == pytest.approx(0.95, abs=0.03)
+    harder = np.where(labels == "d", 9.0 * error, error)
+    assert left_out_coverage(deviation, harder, labels, group) < 0.85
+    assert left_out_coverage(deviation, harder, systems.astype(str), systems) > 0.9  # others like it were seen
 
 
 def test_reliability_groups_lie_on_the_diagonal_only_if_calibrated(normal):
