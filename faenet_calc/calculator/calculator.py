@@ -177,14 +177,15 @@ class FAENetCalculator(Calculator):
             graphs = self.source.graphs(self.atoms, reuse=True)
             if _STRESS.intersection(properties):
                 check_volume(graphs[0])
-            examined = frozenset() if self.guard.is_near(self.atoms) else self.guard.properties
-            prediction = self.predictor.predict_one(graphs, frozenset(properties) - {"free_energy"} | examined)
+            near = self.guard.is_near(self.atoms)
+            wanted = frozenset(properties) - {"free_energy"} if near else self._computed(properties)
+            prediction = self.predictor.predict_one(graphs, wanted)
             results = ase_results(prediction, without=self.guard.properties.difference(properties))
             if self.check_finite:
                 check_finite(results, self.atoms.numbers)
-            self.results.update(results | self.guard.results(graphs[0], prediction))
-            if examined:
-                self.guard.remember(self.atoms, prediction)
+            self.results.update(
+                results | self.guard.results(graphs[0], prediction, examined=None if near else self.atoms)
+            )
 
     def predict(
         self,

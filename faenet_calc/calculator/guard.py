@@ -59,26 +59,28 @@ class Guard:
             and all((one == other).all() for one, other in zip(now, others, strict=True))
         )
 
-    def remember(self, atoms: Atoms, prediction: Prediction) -> None:
-        """Keep a structure that was examined in full, if it is well inside."""
-        inside = bool(self._guards) and all(guard.is_well_inside(prediction) for guard in self._guards)
-        found = (atoms.positions, atoms.numbers, atoms.cell.array, atoms.pbc)
-        self._inside = tuple(array.copy() for array in found) if inside else None
-
-    def results(self, graph: AtomGraph, prediction: Prediction, where: str = "") -> dict[str, Any]:
+    def results(
+        self, graph: AtomGraph, prediction: Prediction, where: str = "", *, examined: Atoms | None = None
+    ) -> dict[str, Any]:
         """The results "domain" ("inside" or "outside") and, if outside, "why" (str) of one structure.
 
         Args:
             graph: The structure.
             prediction: With :attr:`properties`, unless the structure is known to be well inside.
             where: Prefix of messages that names the structure.
+            examined: The structure, to be remembered if it is well inside; None for one that :meth:`is_near` another.
 
         Raises:
             CalculationFailed: The structure is outside and ``on_outside_domain`` is "error".
         """
         if not self._guards:
             return {}
-        reasons = [reason for guard in self._guards for reason in guard.reasons(graph, prediction)]
+        verdicts = [guard.verdict(graph, prediction) for guard in self._guards]
+        if examined is not None:
+            arrays = (examined.positions, examined.numbers, examined.cell.array, examined.pbc)
+            inside = all(verdict.well_inside for verdict in verdicts)
+            self._inside = tuple(array.copy() for array in arrays) if inside else None
+        reasons = [reason for verdict in verdicts for reason in verdict.reasons]
         if not reasons:
             return {"domain": "inside"}
         why = "; ".join(dict.fromkeys(reasons))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ _CLOSER = 0.85  # of the shortest training distance
 _UNCERTAINTY_MARGIN = 3.0  # times the training quantile
 _REPULSION = 0.5  # (eV) energy of overlapping atoms, which replaces that of the network
 _DISTANCE_MARGIN = 2.0  # times the distance of the farthest training atoms
-_WELL_INSIDE = 0.5  # of the limits above
+_WELL_INSIDE = 0.5  # of the limits of uncertainty and distance from the training data
+_CONTACT_WELL_INSIDE = 1.1  # of the shortest plausible distance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,18 @@ class TrainingDomain:
         return closest.scatter_reduce(0, graph.graph_of_edge, self.contacts(lengths), "amin").sqrt()
 
 
+class Verdict(NamedTuple):
+    """On the prediction of one structure.
+
+    Attributes:
+        reasons: Why it is outside the domain; empty if it is inside.
+        well_inside: Whether uncertainty, environments and distances were computed and are all far from their limits.
+    """
+
+    reasons: tuple[str, ...]
+    well_inside: bool
+
+
 class DomainGuard:
     """Compares predictions with a training domain.
 
@@ -90,28 +104,18 @@ class DomainGuard:
         self._numbers, self._offset = np.zeros(0, dtype=np.int64), 0.0
 
     def reasons(self, graph: AtomGraph, prediction: Prediction) -> tuple[str, ...]:
-        """Why the prediction of one structure is outside the domain; empty if it is inside.
+        """Why the prediction of one structure is outside the domain; empty if it is inside. As :meth:`verdict`."""
+        return self.verdict(graph, prediction).reasons
+
+    def verdict(self, graph: AtomGraph, prediction: Prediction) -> Verdict:
+        """Compare the prediction of one structure with the domain.
 
         Args:
             graph: The structure.
             prediction: With energy, and with forces, energy_uncertainty and domain_distance if they were computed.
         """
-        return (*self._of_features(graph, prediction), *self._of_results(graph, prediction))
-
-    def is_well_inside(self, prediction: Prediction) -> bool:
-        """Whether uncertainty, environments and distances of one structure are far from their limits."""
-        deviation, distance, contact = (
-            prediction.energy_uncertainty,
-            prediction.domain_distance,
-            prediction.closest_contact,
-        )
-        assert deviation is not None and distance is not None and contact is not None
-        return (
-            _value(deviation) <= _WELL_INSIDE * self._most_uncertain * distance.shape[0]
-            and distance.cpu().numpy().max() <= _WELL_INSIDE * _DISTANCE_MARGIN
-            and _value(contact) >= 1.1
-            and (prediction.repulsion_energy is None or _value(prediction.repulsion_energy) == 0)
-        )
+        reasons, well_inside = self._of_features(graph, prediction)
+        return Verdict((*reasons, *self._of_results(graph, prediction)), well_inside)
 
     def _of_results(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
         """Implausible energies and forces."""
@@ -135,15 +139,22 @@ class DomainGuard:
                     found.append(f"force of {force:.4g} eV/Å (training data: up to {self.domain.largest_force:.1f})")
         return found
 
-    def _of_features(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
-        """Short distances, uncertainty and unknown environments, as far as they were computed."""
-        found = []
-        if prediction.closest_contact is not None and not _value(prediction.closest_contact) >= 1:
-            found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
-        if prediction.repulsion_energy is not None and not _value(prediction.repulsion_energy) <= _REPULSION:
-            found.append(f"overlapping atoms, whose repulsion contributes {_value(prediction.repulsion_energy):.3g} eV")
+    def _of_features(self, graph: AtomGraph, prediction: Prediction) -> tuple[list[str], bool]:
+        """Short distances, uncertainty and unknown environments, as far as computed; whether all are well inside."""
+        found, margins = list[str](), list[bool]()
+        if prediction.closest_contact is not None:
+            contact = _value(prediction.closest_contact)
+            margins.append(contact >= _CONTACT_WELL_INSIDE)
+            if not contact >= 1:
+                found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
+        if prediction.repulsion_energy is not None:
+            repulsion = _value(prediction.repulsion_energy)
+            margins.append(repulsion == 0)
+            if not repulsion <= _REPULSION:
+                found.append(f"overlapping atoms, whose repulsion contributes {repulsion:.3g} eV")
         if prediction.energy_uncertainty is not None:
             deviation = _value(prediction.energy_uncertainty) / graph.n_atoms
+            margins.append(deviation <= _WELL_INSIDE * self._most_uncertain)
             if not deviation <= self._most_uncertain:
                 found.append(
                     f"energy uncertainty of {deviation:.3g} eV/atom (99.9 % of the training data: below "
@@ -151,14 +162,16 @@ class DomainGuard:
                 )
         if prediction.domain_distance is not None:
             distances = prediction.domain_distance.cpu().numpy()
-            if not distances.max() <= _DISTANCE_MARGIN:
+            largest = distances.max()
+            margins.append(largest <= _WELL_INSIDE * _DISTANCE_MARGIN)
+            if not largest <= _DISTANCE_MARGIN:
                 farthest = int(distances.argmax())
                 found.append(
                     f"environment of atom {farthest} ({elements.symbol(int(graph.atomic_numbers[farthest]))}) unlike "
-                    f"any in the training data (distance {distances[farthest]:.3g}; 99.9 % of the training atoms: "
-                    "below 1)"
+                    f"any in the training data (distance {largest:.3g}; 99.9 % of the training atoms: below 1)"
                 )
-        return found
+        needed = (prediction.closest_contact, prediction.energy_uncertainty, prediction.domain_distance)
+        return found, all(margins) and all(value is not None for value in needed)
 
     def _closest(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str:
         """The pair of atoms that is closest in comparison with the training data."""

@@ -72,7 +72,7 @@ class Examiner:
             numbers: [n_atoms] atomic numbers.
             lengths: Of the edges, float64.
         """
-        features, weight, squared, pair = (x.contiguous() for x in (features, weight, lengths.squared, lengths.pair))
+        features, weight, (squared, pair) = features.contiguous(), weight.contiguous(), lengths
         distance = features.new_empty(numbers.shape[0])
         deviation, contact = squared.new_empty(1), squared.new_empty(1)
         failed = self._examine(
