@@ -2,13 +2,17 @@
 
 Widths are padded with zeros to whole panels of the engine's matrix products. What depends on the distance of an edge
 alone is tabulated as a cubic spline: a part of the edge embedding or, where the embedding has one layer, of the filters
-of every interaction. Kinds of messages that leave out a part of the filter have zeros in its place.
+of every interaction. Directional features of edges, functions of three numbers, depend on each other linearly: those
+that the others give to within rounding are left out. Kinds of messages that leave out a part of the filter have zeros
+in its place.
 """
 
 import ctypes
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import scipy.linalg
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,6 +25,9 @@ MESSAGES = ("edge_filter", "base", "updownscale", "updownscale_base")
 
 JUMPING = ("none", "add", "concat", "concat_energies")
 """Jumping connections that are sums over the states of atoms."""
+
+DIRECTIONAL_TOLERANCE = 1e-7
+"""Relative error of directional features that are linear combinations of others."""
 
 _FEWEST_INTERVALS = 1024
 _INTERVALS_PER_GAUSSIAN = 16  # the error of the spline is then below 2e-7 of its values
@@ -119,12 +126,12 @@ def _arrays(model: FAENet, panel: int) -> tuple[dict[str, int], dict[str, Tensor
     config = model.config
     hidden, output = wide(config.hidden_channels), wide(config.hidden_channels // 2)
     filters = wide(config.filters if _has_own_source(model) else config.hidden_channels)
-    directional, feed_forward = wide(config.filters // 2), wide(config.feed_forward)
-    edge = wide(config.filters) if config.atoms.second_layer else directional
     embedding, head, blocks = model.edge_embedding, model.output_block, _blocks(model)
-    own = embedding.lin_e1.out_features
+    own, used = embedding.lin_e1.out_features, DirectionalBasis.of(model)
+    directional, feed_forward = wide(len(used.features)), wide(config.feed_forward)
+    edge = wide(config.filters) if config.atoms.second_layer else directional
     parts = [_filter_parts(block, config.hidden_channels) for block in blocks]
-    of_edges = [for_edge if config.atoms.second_layer else for_edge[:, :own] for for_edge, *_ in parts]
+    of_edges = [for_edge if config.atoms.second_layer else used.weights(for_edge[:, :own]) for for_edge, *_ in parts]
     node_weights, node_biases = [], []
     for (_, for_neighbor, for_centre, bias), block in zip(parts, blocks, strict=True):
         source, source_bias = torch.eye(config.hidden_channels), torch.zeros(config.hidden_channels)
@@ -141,12 +148,12 @@ def _arrays(model: FAENet, panel: int) -> tuple[dict[str, int], dict[str, Tensor
     arrays = {
         "atom_states": _padded(_atom_states(model), None, hidden),
         "kind_factor": _kind_factors(model),
-        "direction_weight": _padded(embedding.lin_e1.weight.t(), None, directional),
-        "direction_bias": _padded(embedding.lin_e1.bias, directional),
+        "direction_weight": _padded(embedding.lin_e1.weight[used.features].t(), None, directional),
+        "direction_bias": _padded(embedding.lin_e1.bias[used.features], directional),
         "radial": _radial_splines(model, [for_edge for for_edge, *_ in parts], filters, edge),
         "edge_weight": no_weight
         if embedding.lin_e2 is None
-        else _padded(embedding.lin_e2.weight[:, :own], edge, directional),
+        else _padded(used.weights(embedding.lin_e2.weight[:, :own]), edge, directional),
         "filter_weight": _stacked([_padded(weight, filters, edge) for weight in of_edges]),
         "node_weight": _stacked(node_weights),
         "node_bias": _stacked(node_biases),
@@ -177,6 +184,46 @@ def _arrays(model: FAENet, panel: int) -> tuple[dict[str, int], dict[str, Tensor
         "output": output,
     }
     return sizes, {name: array.contiguous().clone() for name, array in arrays.items()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DirectionalBasis:
+    """Directional features σ(W r + b) of an edge that give all others.
+
+    Attributes:
+        features: [n_used] int64, rows of W.
+        combination: [n_used, n_features] float64; features = used features @ combination for every r within the cutoff.
+    """
+
+    features: Tensor
+    combination: Tensor
+
+    @classmethod
+    def of(cls, model: FAENet) -> "DirectionalBasis":
+        """Choose features by a QR decomposition with pivoting of their values at random points."""
+        linear, cutoff = model.edge_embedding.lin_e1, model.config.cutoff
+        weight, bias = linear.weight.double(), linear.bias.double()
+        n = len(bias)
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(16 * n, 3, dtype=torch.float64, generator=generator)
+        distances = cutoff * torch.rand(16 * n, 1, dtype=torch.float64, generator=generator)
+        points = distances * functional.normalize(directions)
+        values = functional.silu(points @ weight.t() + bias)
+        upper, order = scipy.linalg.qr(values[: 8 * n].numpy(), mode="r", pivoting=True)
+        size = np.abs(np.diag(upper))
+        rank = max(1, int((size > DIRECTIONAL_TOLERANCE * size[0]).sum()))
+        combination = torch.zeros(rank, n, dtype=torch.float64)
+        solved = scipy.linalg.solve_triangular(upper[:rank, :rank], upper[:rank])
+        combination[:, torch.from_numpy(order).long()] = torch.from_numpy(solved)
+        features = torch.from_numpy(order[:rank].astype(np.int64))
+        error = (values[:, features] @ combination - values)[8 * n :].square().mean().sqrt()
+        if error > DIRECTIONAL_TOLERANCE * values.square().mean().sqrt():
+            return cls(features=torch.arange(n), combination=torch.eye(n, dtype=torch.float64))
+        return cls(features=features, combination=combination)
+
+    def weights(self, weight: Tensor) -> Tensor:
+        """[n_out, n_used] weights of the used features from those [n_out, n_features] of all."""
+        return (weight.double() @ self.combination.t()).float()
 
 
 def _filter_parts(block: Interaction, hidden: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

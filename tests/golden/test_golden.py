@@ -22,7 +22,7 @@ MODES = {
     "2D_all": ("2D", "all"), "2D_se3-all": ("2D", "se3-all"),
 }  # fmt: skip
 ENERGY_TOLERANCE, FORCE_TOLERANCE = 5e-6, 2e-5  # relative, eV/Å
-SMALLEST_ENERGY = 0.2  # eV; smaller energies are differences of larger ones and have the same rounding error
+SMALLEST_ENERGY = 0.5  # eV; smaller energies are differences of larger ones and have the same rounding error
 
 
 @functools.cache

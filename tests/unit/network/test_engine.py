@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from faenet_calc.frames.frames import build_frames, copy_into_frames, into_frame
 from faenet_calc.network.engine import Engine, engine_for
 from faenet_calc.network.native import INSTRUCTION_SETS, library, unavailable
+from faenet_calc.network.packing import DirectionalBasis
 from faenet_calc.potential import forward as forward_module
 from faenet_calc.potential import shipped
 from faenet_calc.potential.checkpoint import load_potential
@@ -253,6 +254,24 @@ def test_features_and_hidden_states_of_other_architectures(architecture):
     assert torch.allclose(found.features, output.features, atol=1e-4)
     assert torch.allclose(found.hidden, output.hidden, atol=1e-4)
     assert torch.allclose(found.energy, output.energy, atol=1e-4)
+
+
+@torch.no_grad()
+def test_directional_features_that_depend_on_others_are_left_out():
+    """σ(W r + b) of small weights is almost a polynomial in r; that of large ones is not, and all features are kept."""
+    model = build_potential("paper-s2ef").model
+    linear = model.edge_embedding.lin_e1
+    used = DirectionalBasis.of(model)
+    assert len(used.features) < 120 and linear.out_features == 240
+    points = torch.randn(500, 3, dtype=torch.float64)
+    points *= model.config.cutoff / points.norm(dim=1).max()
+    values = torch.nn.functional.silu(points @ linear.weight.double().t() + linear.bias.double())
+    assert (values[:, used.features] @ used.combination - values).abs().max() < 1e-6
+    weight = torch.randn(7, 240)
+    found = values[:, used.features] @ used.weights(weight).double().t()
+    assert torch.allclose(found, values @ weight.double().t(), atol=1e-5)
+    linear.weight *= 30
+    assert len(DirectionalBasis.of(model).features) > 200
 
 
 def test_edges_beyond_a_hard_cutoff_are_left_to_pytorch(monkeypatch):
