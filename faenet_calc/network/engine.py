@@ -8,10 +8,12 @@ derivatives, other architectures and other devices use PyTorch.
 
 import ctypes
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from faenet_calc.network.packing import JUMPING, MESSAGES, CWeights, PackedWeigh
 EDGES_PER_GROUP = 2000
 """Edges per thread that are evaluated together if a frame has fewer; they fit into the cache."""
 
-_KEPT_WORKSPACE = 1 << 28  # bytes; larger ones are returned to the system
+_SHARE_OF_MEMORY = 4  # a workspace of more than this part of the machine's memory is returned to the system
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -351,6 +353,15 @@ def _starts(group: Tensor, n_groups: int) -> Tensor:
     return torch.searchsorted(group, torch.arange(n_groups + 1))
 
 
+@cache
+def _largest_kept() -> int:
+    """Bytes of the largest workspace that is kept; 256 MB where the machine does not tell its memory."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE_OF_MEMORY
+    except (AttributeError, ValueError, OSError):
+        return 1 << 28
+
+
 class _Workspaces(threading.local):
     """Memory of each thread, kept between calls so that the operating system need not map and clear it every time.
 
@@ -364,7 +375,7 @@ class _Workspaces(threading.local):
         if len(self.kept) >= size + 64:
             return self.kept
         new = np.empty(size + 64, dtype=np.uint8)
-        if len(new) <= _KEPT_WORKSPACE:
+        if len(new) <= _largest_kept():
             self.kept = new
         return new
 
