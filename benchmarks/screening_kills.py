@@ -2,12 +2,16 @@
 
     python benchmarks/screening_kills.py [--model metals-s] [-o FILE] [--work DIR]
 
-1. Reference: four surfaces × four adsorbates (more than 300 configurations) with two workers and with one; wall times.
-2. The same with two workers: one worker gets SIGKILL, later every process of the run; resumed to the end. The table
-   must be the same, and no key may be recorded twice.
-3. Poison: 50 configurations, five of them with NaN coordinates, an unknown element, overlapping atoms, an exploding
+    python benchmarks/screening_kills.py --only memory | poison | scaling | kills
+
+1. Memory of the driver (MB) with up to 20,000 queued configurations, which its workers record without relaxing them.
+2. Poison: 50 configurations, five of them with NaN coordinates, an unknown element, overlapping atoms, an exploding
    relaxation and a structure that ends its process with SIGSEGV; every other one must finish as without them.
-4. Peak memory of the driver with 10,000 queued configurations, which its workers record without relaxing them.
+3. Scaling: the same configurations in turns on a cluster of one worker and on one of two, without the start of the
+   clusters; wall time, CPU time of the workers, and the load of the machine.
+4. Kills: four surfaces × four adsorbates (more than 300 configurations) with two workers and with one; wall times with
+   the start of the workers. The same with two workers: one worker gets SIGKILL, later every process of the run; resumed
+   to the end. The table must be the same, and no key may be recorded twice.
 
 Rows are JSON.
 """
@@ -22,7 +26,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +38,7 @@ from rows import Rows, model_words, rounded, show
 
 from faenet_calc import FAENetCalculator, screen
 from faenet_calc.screening.adsorbates import adsorbate
-from faenet_calc.screening.placement import Configuration, configurations
+from faenet_calc.screening.placement import Configuration, configurations, enumerate_all
 from faenet_calc.screening.screen import ScreenResult, merge_screen
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.surfaces import Slab, cut_slab, standard_slab
@@ -184,13 +189,13 @@ def poison(model: str, folder: Path) -> dict[str, Any]:
     return {"row": "poison", "configurations": 50, "harmed": len(harmed), "poison": errors}
 
 
-def peak_MB() -> float:
-    """Peak memory of this process (MB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def driver_MB() -> float:
+    """Memory of this process now (MB)."""
+    return float(psutil.Process().memory_info().rss) / 2**20
 
 
-def queue_memory(folder: Path, count: int = 10_000) -> dict[str, Any]:
-    """Peak memory of a driver with many configurations of a slab without energy, which are recorded immediately."""
+def queue_memory(folder: Path, counts: Sequence[int] = (1_000, 5_000, 10_000, 20_000)) -> dict[str, Any]:
+    """Memory of a driver with many configurations of a slab without energy, which are recorded immediately."""
     from faenet_calc.screening.dask_runner import dask_client, run_on_dask
     from faenet_calc.screening.gas import gas_reference
     from faenet_calc.screening.screen import CHUNK, _chunks
@@ -214,67 +219,132 @@ def queue_memory(folder: Path, count: int = 10_000) -> dict[str, Any]:
     )
 
     def many() -> Iterator[Configuration]:
-        for index in range(count):
+        for index in range(max(counts)):
             one = templates[index % len(templates)]
             values = {**vars(one), "key": f"{one.key}-{index}", "atoms": one.atoms.copy()}
             yield Configuration(**values)
 
+    finished, memory = 0, dict[str, float]()
+
+    def done(count: int) -> None:
+        nonlocal finished
+        finished += count
+        for number in counts:
+            if finished - count < number <= finished:
+                memory[str(number)] = driver_MB()
+
     with dask_client(workers=2) as client:
         client.submit(sum, [1]).result()
-        peaks = [peak_MB()]
-        run_on_dask(client, context, _chunks(many(), CHUNK), lambda done: peaks.append(peak_MB()))
-    tenth = len(peaks) // 10
+        memory["0"] = driver_MB()
+        run_on_dask(client, context, _chunks(many(), CHUNK), done)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"row": "queue_memory", "configurations": finished, "driver_MB": memory, "driver_peak_MB": peak}
+
+
+def scaling(model: str, folder: Path, *, turns: int = 2, size: int = 96) -> dict[str, Any]:
+    """Relax the same configurations in turns on one worker and on two, which have loaded the model before."""
+    from faenet_calc.screening.dask_runner import dask_client, run_on_dask, warm_up
+    from faenet_calc.screening.gas import gas_molecules, gas_reference, reference_molecules
+    from faenet_calc.screening.screen import CHUNK, _chunks
+    from faenet_calc.screening.uncertainty import reference_vectors
+
+    members = enumerate_all(slabs(), [adsorbate(name) for name in ADSORBATES], rotations=3)
+    order = np.random.default_rng(0).permutation(len(members))[: turns * size]
+    molecules = reference_molecules({"C", "O", "H"})
+    by_name = {slab.name: slab for slab in slabs()}
+    calc = FAENetCalculator(model, device="cpu", frames="one")
+    wall, cpu, loads = {1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}, []
+    with ExitStack() as stack:
+        clients = {workers: stack.enter_context(dask_client(workers=workers)) for workers in (1, 2)}
+        for client in clients.values():
+            warm_up(client, calc, None)
+            client.run(os.getpid)
+        for turn in range(turns):
+            chosen = [members[index] for index in order[turn * size : (turn + 1) * size]]
+            for workers, client in clients.items():
+                store = ScreenStore(folder / f"{workers}-{turn}")
+                store.begin({"case": "scaling"}, resume=False)
+                context = Context(
+                    folder=store.folder,
+                    model=calc,
+                    device=None,
+                    threads=1,
+                    settings=SETTINGS,
+                    slabs=by_name,
+                    slab_energies=dict.fromkeys(by_name, 0.0),
+                    gas=gas_reference(molecules, dict.fromkeys(molecules.values(), 0.0)),
+                    vectors=reference_vectors(
+                        calc, {name: slab.atoms for name, slab in by_name.items()}, gas_molecules(molecules)
+                    ),
+                    binding={name: adsorbate(name).binding[0] for name in ADSORBATES},
+                )
+                before, start = sum(client.run(time.process_time).values()), time.perf_counter()
+                run_on_dask(client, context, _chunks(iter(chosen), CHUNK), lambda count: None)
+                wall[workers] += time.perf_counter() - start
+                cpu[workers] += sum(client.run(time.process_time).values()) - before
+                loads.append(os.getloadavg()[0])
     return {
-        "row": "queue_memory",
-        "configurations": len(recorded(folder)),
-        "driver_MB": {"start": peaks[0], "after_a_tenth": peaks[tenth], "end": peaks[-1]},
+        "row": "scaling",
+        **model_words(model),
+        "configurations": turns * size,
+        "wall_s": {str(workers): seconds for workers, seconds in wall.items()},
+        "workers_cpu_s": {str(workers): seconds for workers, seconds in cpu.items()},
+        "scaling_without_start": wall[1] / wall[2],
+        "load": [min(loads), max(loads)],
+    }
+
+
+def kills(model: str, work: Path) -> dict[str, Any]:
+    """A screening with one worker, with two, and with two that are killed."""
+    times = {}
+    for workers in (2, 1):
+        start = time.perf_counter()
+        reference = run(model, work / f"workers-{workers}", workers=workers)
+        times[workers] = time.perf_counter() - start
+    total = len(reference.rows)
+    resumed = killed(model, work / "killed", total)
+    keys, expected = recorded(work / "killed"), table(merge_screen(work / "workers-2"))
+    differing, largest = differences(table(resumed), expected)
+    return {
+        "row": "kills",
+        **model_words(model),
+        "configurations": total,
+        "wall_s": {str(workers): seconds for workers, seconds in times.items()},
+        "scaling": times[1] / times[2],
+        "load": os.getloadavg()[0],
+        "keys_recorded": len(keys),
+        "keys_recorded_twice": len(keys) - len(set(keys)),
+        "missing": len(set(expected) - set(table(resumed))),
+        "differing": len(differing),
+        "largest_difference_eV": largest,
     }
 
 
 def main() -> None:
-    """Run all four parts."""
+    """Run all four parts, or one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="metals-s")
     parser.add_argument("--work", type=Path, default=Path("screening-kills"), help="Folder for the screenings.")
+    parser.add_argument("--only", choices=["memory", "poison", "scaling", "kills"])
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--only-run", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    model, work = arguments.model, arguments.work
     if arguments.only_run is not None:
-        run(arguments.model, arguments.only_run, workers=2)
+        run(model, arguments.only_run, workers=2)
         return
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "memory": lambda: queue_memory(work / "memory"),
+        "poison": lambda: poison(model, work / "poison"),
+        "scaling": lambda: scaling(model, work / "scaling"),
+        "kills": lambda: kills(model, work / "kills"),
+    }
     rows = Rows(arguments.output)
-
-    def keep(row: dict[str, Any]) -> None:
-        rows.append(rounded(row))
-        show(rounded(row))
-
-    work = arguments.work
     shutil.rmtree(work, ignore_errors=True)
-    keep(queue_memory(work / "memory"))
-    keep(poison(arguments.model, work / "poison"))
-    times = {}
-    for workers in (2, 1):
-        start = time.perf_counter()
-        reference = run(arguments.model, work / f"workers-{workers}", workers=workers)
-        times[workers] = time.perf_counter() - start
-    total = len(reference.rows)
-    resumed = killed(arguments.model, work / "killed", total)
-    keys, expected = recorded(work / "killed"), table(merge_screen(work / "workers-2"))
-    differing, largest = differences(table(resumed), expected)
-    keep(
-        {
-            "row": "kills",
-            **model_words(arguments.model),
-            "configurations": total,
-            "wall_s": {str(workers): seconds for workers, seconds in times.items()},
-            "scaling": times[1] / times[2],
-            "keys_recorded": len(keys),
-            "keys_recorded_twice": len(keys) - len(set(keys)),
-            "missing": len(set(expected) - set(table(resumed))),
-            "differing": len(differing),
-            "largest_difference_eV": largest,
-        }
-    )
+    for name in [arguments.only] if arguments.only else parts:
+        row = rounded(parts[name]())
+        rows.append(row)
+        show(row)
 
 
 if __name__ == "__main__":

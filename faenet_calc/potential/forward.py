@@ -30,6 +30,9 @@ from faenet_calc.potential.uncertainty import FORCE_DRAWS, LastLayerUncertainty
 DEFAULT_BYTES = {"cpu": 384 << 20, "cuda": 4 << 30, "mps": 2 << 30}
 """Budget (bytes) by device type. Larger batches are no faster on a CPU, because they leave its caches."""
 
+ENGINE_BYTES = 512
+"""Memory (bytes) of an edge in one frame with compiled code, which keeps intermediate results of a few frames only."""
+
 _TENSORS_PER_INTERACTION = 8  # of shape [n_edge_copies, filters], kept for the derivative
 
 

@@ -20,12 +20,14 @@ from faenet_calc.files import write_atomically
 from faenet_calc.screening.placement import Configuration
 from faenet_calc.screening.results import failed_row
 from faenet_calc.screening.store import ScreenStore
-from faenet_calc.screening.worker import Context, relax_chunk
+from faenet_calc.screening.worker import Context, calculator_of, relax_chunk
 
 log = logging.getLogger(__name__)
 
 _QUEUED_PER_WORKER = 2  # chunks in flight per worker: one running, one waiting
 _DEATHS = 1  # times that a chunk may lose its worker and be tried again elsewhere
+# Dask keeps its last 1000 messages per connection for developers: every one of ours holds the structures of a chunk.
+_LOGGED_MESSAGES = 10
 
 
 @contextmanager
@@ -47,15 +49,19 @@ def dask_client(
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError("several workers need Dask: pip install 'faenet-calc[screen]'") from error
-    if scheduler is not None:
-        try:
-            remote = Client(scheduler, timeout="30s")
-        except (OSError, ValueError) as error:
-            raise InputError(f"no Dask scheduler answers at {scheduler!r} ({error})") from error
-        with remote:
-            yield remote
-        return
-    with dask.config.set({"distributed.scheduler.allowed-failures": _DEATHS}):
+    settings = {
+        "distributed.scheduler.allowed-failures": _DEATHS,
+        "distributed.admin.low-level-log-length": _LOGGED_MESSAGES,
+    }
+    with dask.config.set(settings):
+        if scheduler is not None:
+            try:
+                remote = Client(scheduler, timeout="30s")
+            except (OSError, ValueError) as error:
+                raise InputError(f"no Dask scheduler answers at {scheduler!r} ({error})") from error
+            with remote:
+                yield remote
+            return
         cluster: Any
         if slurm is not None:
             cluster = slurm_cluster(slurm)
@@ -112,6 +118,18 @@ def run_on_dask(
             done(1)
         else:
             queue.suspect(chunk)
+
+
+def warm_up(client: Any, model: Any, device: str | None) -> None:
+    """Let every worker that is there load the packages and the model, without waiting for it."""
+    from distributed import fire_and_forget
+
+    for worker in client.nthreads():
+        fire_and_forget(client.submit(_load, model, device, workers=[worker], pure=False))
+
+
+def _load(model: Any, device: str | None) -> None:
+    calculator_of(model, device)
 
 
 def _write_context(context: Context) -> Path:
@@ -190,13 +208,13 @@ class _Queue:
 
     def give_up(self, chunk: list[Configuration], reason: str) -> None:
         """Record an error for every configuration of a chunk that is not finished."""
-        finished = self._store.rows()
+        finished = self._store.finished()
         for one in chunk:
             if one.key not in finished:
                 self._store.record(failed_row(one, reason))
 
     def _submit(self) -> None:
-        capacity = _QUEUED_PER_WORKER * max(1, len(self._client.scheduler_info()["workers"]))
+        capacity = _QUEUED_PER_WORKER * max(1, len(self._client.nthreads()))
         while len(self._running) < capacity:
             chunk = self._parts.popleft() if self._parts else next(self._chunks, None)
             if chunk is None:

@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from faenet_calc.files import write_atomically
 from faenet_calc.graphs.reading import read_structures
 from faenet_calc.progress import progress_bar
 from faenet_calc.screening.adsorbates import Adsorbate, adsorbate
-from faenet_calc.screening.dask_runner import dask_client, run_on_dask
+from faenet_calc.screening.dask_runner import dask_client, run_on_dask, warm_up
 from faenet_calc.screening.export import check_export, export_best
 from faenet_calc.screening.gas import GasReference, gas_molecules, gas_reference, reference_molecules
 from faenet_calc.screening.placement import Configuration, configurations
@@ -116,22 +117,26 @@ def screen(
     inputs = _inputs(chosen_slabs, chosen_adsorbates, molecules, settings, calc, rotations, coverages)
     store.begin(inputs, resume=resume or shard is not None)
     distributed = workers > 1 or scheduler is not None or slurm is not None
-    context = _context(
-        store,
-        model=calculator,
-        device=device,
-        threads=1 if distributed and threads is None else threads,
-        calc=calc,
-        settings=settings,
-        slabs=chosen_slabs,
-        adsorbates=chosen_adsorbates,
-        molecules=molecules,
-    )
-    todo = _pending(context, chosen_adsorbates, rotations, coverages, set(store.rows()), shard)
-    with progress_bar(shown=progress, unit="structure", desc="screen") as bar:
+    with ExitStack() as stack:
+        client = None
         if distributed:
-            with dask_client(workers=workers, scheduler=scheduler, slurm=slurm) as client:
-                run_on_dask(client, context, _chunks(todo, CHUNK), bar.update)
+            client = stack.enter_context(dask_client(workers=workers, scheduler=scheduler, slurm=slurm))
+            warm_up(client, calculator, device)  # while this process computes the references
+        context = _context(
+            store,
+            model=calculator,
+            device=device,
+            threads=1 if distributed and threads is None else threads,
+            calc=calc,
+            settings=settings,
+            slabs=chosen_slabs,
+            adsorbates=chosen_adsorbates,
+            molecules=molecules,
+        )
+        todo = _pending(context, chosen_adsorbates, rotations, coverages, store.finished(), shard)
+        bar = stack.enter_context(progress_bar(shown=progress, unit="structure", desc="screen"))
+        if client is not None:
+            run_on_dask(client, context, _chunks(todo, CHUNK), bar.update)
         else:
             for chunk in _chunks(todo, CHUNK):
                 relax_chunk(context, chunk)

@@ -17,6 +17,8 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ class ScreenStore:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._journal: Path | None = None
+        self._read: dict[Path, _ReadJournal] = {}
 
     def begin(self, inputs: Mapping[str, Any], *, resume: bool) -> None:
         """Create the folder, or check that it holds the same screening.
@@ -100,13 +103,16 @@ class ScreenStore:
         """Key -> row of everything that is finished; a line cut by a kill is ignored, a key counts once."""
         found: dict[str, Row] = {}
         for journal in sorted((self.folder / "journals").glob("*.jsonl")):
-            for line in journal.read_text(encoding="utf-8").splitlines():
-                try:
-                    row = Row.from_json(json.loads(line))
-                except (json.JSONDecodeError, TypeError, KeyError):
-                    continue
+            for row in _complete_rows(journal.read_bytes())[0]:
                 found.setdefault(row.key, row)
         return found
+
+    def finished(self) -> set[str]:
+        """Keys of everything that is finished; reads only what was recorded since the last call."""
+        known, self._read = self._read, {}
+        for journal in sorted((self.folder / "journals").glob("*.jsonl")):
+            self._read[journal] = known.get(journal, _ReadJournal()).continued(journal)
+        return set[str]().union(*(read.keys for read in self._read.values()))
 
     def save_references(self, references: Mapping[str, Any], structures: Mapping[str, Mapping[str, Atoms]]) -> None:
         """Write the energies and the structures of slabs and gas molecules, by kind ("slabs" or "gas") and name."""
@@ -168,6 +174,39 @@ class ScreenStore:
                 if atoms is not None:
                     cells = {_DB_NAMES.get(name, name): value for name, value in _cells(row).items()}
                     database.write(atoms, key_value_pairs={k: v for k, v in cells.items() if v not in (None, "")})
+
+
+@dataclass(frozen=True)
+class _ReadJournal:
+    """The part of a journal that was read.
+
+    Attributes:
+        end: Where it ends (bytes).
+        keys: Of its configurations.
+    """
+
+    end: int = 0
+    keys: frozenset[str] = frozenset()
+
+    def continued(self, journal: Path) -> "_ReadJournal":
+        """Read on to the last complete line; from the start if the journal has been replaced by a shorter one."""
+        size = journal.stat().st_size
+        if size == self.end:
+            return self
+        start = self if size > self.end else _ReadJournal()
+        with journal.open("rb") as stream:
+            stream.seek(start.end)
+            rows, length = _complete_rows(stream.read())
+        return _ReadJournal(start.end + length, start.keys.union(row.key for row in rows))
+
+
+def _complete_rows(content: bytes) -> tuple[list[Row], int]:
+    """The rows of a journal and the length of their lines (bytes); the last line may have been cut by a kill."""
+    length, rows = content.rfind(b"\n") + 1, []
+    for line in content[:length].splitlines():
+        with suppress(json.JSONDecodeError, TypeError, KeyError):
+            rows.append(Row.from_json(json.loads(line)))
+    return rows, length
 
 
 def _cells(row: Row) -> dict[str, Any]:

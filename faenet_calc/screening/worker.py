@@ -4,6 +4,7 @@ A chunk is relaxed by :func:`relax_chunk` in the process of the user, in a Dask 
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,8 +74,8 @@ def relax_chunk(context: Context, chunk: Sequence[Configuration]) -> list[str]:
     """Relax the configurations of a chunk that are not finished yet; returns the keys of the whole chunk."""
     if context.threads is not None:
         torch.set_num_threads(context.threads)
-    store = ScreenStore(context.folder)
-    finished = store.rows()
+    store = _store(context.folder, os.getpid())
+    finished = store.finished()
     waiting = [one for one in chunk if one.key not in finished]
     ready = []
     for one in waiting:
@@ -101,6 +102,12 @@ def relax_chunk(context: Context, chunk: Sequence[Configuration]) -> list[str]:
             on_result=record,
         )
     return [one.key for one in chunk]
+
+
+@lru_cache(maxsize=1)
+def _store(folder: Path, process: int) -> ScreenStore:
+    """The store of a screening; one per process, which has one journal and reads those of others once."""
+    return ScreenStore(folder)
 
 
 def _row(context: Context, one: Configuration, result: RelaxResult) -> Row:

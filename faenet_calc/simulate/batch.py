@@ -31,7 +31,7 @@ from faenet_calc.simulate.md import MDResult, run_md
 from faenet_calc.simulate.relax import RelaxResult, relax
 
 BatchSize = int | Literal["auto"]
-_Request = tuple[Predictor, tuple[AtomGraph, ...], frozenset[str]]
+_Request = tuple[Predictor, tuple[AtomGraph, ...], frozenset[str], int]
 _LEAST_IN_GROUP = 4  # structures: smaller groups have more overhead per structure than they gain
 
 
@@ -223,8 +223,9 @@ class _Shared:
         pool = ThreadPoolExecutor(n_groups, initializer=torch.set_num_threads, initargs=(max(1, threads // n_groups),))
         with pool:  # its end waits for predictions that are still computed after an interruption
             self._lockstep = Lockstep(
-                self._answer,
-                cost=lambda request: float(request[0].memory_of(request[1])),
+                _answer,
+                kind=lambda request: (id(request[0]), request[2]),
+                cost=lambda request: float(request[3]),
                 capacity=float(predictor.memory_bytes) if auto else float("inf"),
                 max_active=None if self._batch_size == "auto" else self._batch_size,
                 n_groups=n_groups,
@@ -236,18 +237,6 @@ class _Shared:
                 if n_groups > 1:
                     torch.set_num_threads(threads)
 
-    def _answer(self, requests: Sequence[_Request]) -> list[Prediction | Exception]:
-        """Predict all structures that wait, in as few batches as their properties and the memory budget allow."""
-        groups: dict[tuple[int, frozenset[str]], list[int]] = {}
-        for index, (predictor, _, properties) in enumerate(requests):
-            groups.setdefault((id(predictor), properties), []).append(index)
-        answers: dict[int, Prediction | Exception] = {}
-        for (_, properties), members in groups.items():
-            predictor = requests[members[0]][0]
-            graphs = [requests[index][1] for index in members]
-            answers.update(zip(members, _predictions(predictor, graphs, properties), strict=True))
-        return [answers[index] for index in range(len(requests))]
-
 
 class _Asking(Predictor):
     """A predictor whose predictions of single structures are computed together with those of other simulations."""
@@ -255,6 +244,7 @@ class _Asking(Predictor):
     def __init__(self, predictor: Predictor, shared: _Shared) -> None:
         self.__dict__.update(predictor.__dict__)
         self._predictor, self._shared = predictor, shared
+        self._memory: int | None = None  # (bytes) hardly changes while atoms move
 
     def with_frames(self, frames: FramesChoice) -> Predictor:
         """The predictor of this simulation with other frames."""
@@ -262,19 +252,20 @@ class _Asking(Predictor):
 
     def predict_one(self, structure: Any, properties: Any) -> Prediction:
         """Suspend the simulation until the prediction is there."""
-        return self._shared.ask((self._predictor, structure, frozenset(properties)))
+        if self._memory is None:
+            self._memory = self._predictor.memory_of(structure)
+        return self._shared.ask((self._predictor, structure, frozenset(properties), self._memory))
 
 
-def _predictions(
-    predictor: Predictor, graphs: list[tuple[AtomGraph, ...]], properties: frozenset[str]
-) -> list[Prediction | Exception]:
+def _answer(requests: Sequence[_Request]) -> list[Prediction | Exception]:
     """Predict a batch; if it fails, one by one, so that only the structure at fault gets the exception."""
+    predictor, _, properties, _ = requests[0]
     try:
-        return list(predictor.predict(graphs, properties, batch_size=len(graphs)))
+        return list(predictor.predict([graphs for _, graphs, *_ in requests], properties, batch_size=len(requests)))
     except Exception as error:
-        if len(graphs) == 1:
+        if len(requests) == 1:
             return [error]
-    return [answer for one in graphs for answer in _predictions(predictor, [one], properties)]
+    return [answer for request in requests for answer in _answer([request])]
 
 
 def _checked(structures: Iterable[Atoms]) -> list[Atoms]:

@@ -2,9 +2,9 @@
 
 A simulation (a relaxation, a molecular dynamics run) runs in its own greenlet. Where it needs a prediction it calls
 :meth:`Lockstep.ask`, which suspends it. As soon as every active simulation of a group waits for a prediction, all
-requests of the group are answered together and its simulations continue. Finished simulations leave, waiting ones
-enter. Because every simulation runs the same code as it would alone, it takes the same steps and ends at the same
-structure.
+requests of the most frequent kind are answered together and their simulations continue; those of other kinds wait
+until theirs is the most frequent, so that batches stay large. Finished simulations leave, waiting ones enter. Because
+every simulation runs the same code as it would alone, it takes the same steps and ends at the same structure.
 
 Several groups keep several processor cores busy: while the requests of one group are answered in a thread, the
 simulations of another advance. All simulations run in the thread of the caller. Which simulations form a group does
@@ -12,7 +12,7 @@ not depend on timing, so that results are reproducible.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -47,11 +47,13 @@ class _Group(Generic[Request, Answer]):
     Attributes:
         waiting: Functions that have not been started.
         active: Simulations that wait for an answer.
-        answers: The answers of the active simulations, while they are computed.
+        asked: Those of them whose answers are computed now.
+        answers: The answers, while they are computed.
     """
 
     waiting: deque[tuple[int, Callable[[], Any]]]
     active: list[_Simulation[Request]] = field(default_factory=list)
+    asked: list[_Simulation[Request]] = field(default_factory=list)
     answers: "Future[Sequence[Answer | Exception]] | None" = None
 
 
@@ -59,7 +61,8 @@ class Lockstep(Generic[Request, Answer]):
     """Runs functions concurrently in one thread and answers their requests together.
 
     Args:
-        answer: Answers a list of requests. An exception in place of an answer is raised in the simulation that asked.
+        answer: Answers requests of one kind. An exception in place of an answer is raised in the simulation that asked.
+        kind: Requests that can be answered together have equal kinds.
         cost: Share of the capacity that one request takes, e.g. its memory in bytes.
         capacity: Simulations are active at the same time as long as their costs add up to at most this; always at least
             one per group.
@@ -72,13 +75,14 @@ class Lockstep(Generic[Request, Answer]):
         self,
         answer: Callable[[Sequence[Request]], Sequence[Answer | Exception]],
         *,
+        kind: Callable[[Request], Hashable] = lambda request: None,
         cost: Callable[[Request], float] = lambda request: 0.0,
         capacity: float = float("inf"),
         max_active: int | None = None,
         n_groups: int = 1,
         executor: Executor | None = None,
     ) -> None:
-        self._answer, self._cost = answer, cost
+        self._answer, self._kind, self._cost = answer, kind, cost
         self._n_groups, self._executor = n_groups, executor
         self._capacity = capacity / n_groups
         self._max_active = None if max_active is None else max(1, max_active // n_groups)
@@ -114,7 +118,7 @@ class Lockstep(Generic[Request, Answer]):
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
                 for answers in [one for one in running if one in finished]:
                     group = running[answers]
-                    answered, group.active, group.answers = group.active, [], None
+                    answered, group.asked, group.answers = group.asked, [], None
                     for simulation, answer in zip(answered, answers.result(), strict=True):
                         yield from self._advance(group, suspended, simulation.index, simulation.greenlet, answer)
                     yield from self._start(group, suspended)
@@ -124,13 +128,19 @@ class Lockstep(Generic[Request, Answer]):
             self._hub = None
 
     def _start(self, group: _Group[Request, Answer], suspended: set[greenlet]) -> Iterator[tuple[int, Any]]:
-        """Start waiting simulations as long as there is room, and ask for the answers of all active ones."""
+        """Start waiting simulations as long as there is room, and ask for the answers of the most frequent kind."""
         while group.waiting and self._has_room(group.active):
             index, function = group.waiting.popleft()
             yield from self._advance(group, suspended, index, greenlet(function))
-        requests = [simulation.request for simulation in group.active]
-        if not requests:
+        kinds: dict[Hashable, list[_Simulation[Request]]] = {}
+        for simulation in group.active:
+            kinds.setdefault(self._kind(simulation.request), []).append(simulation)
+        if not kinds:
             return
+        asked = max(kinds, key=lambda kind: len(kinds[kind]))
+        group.asked = kinds.pop(asked)
+        group.active = [simulation for others in kinds.values() for simulation in others]
+        requests = [simulation.request for simulation in group.asked]
         if self._executor is not None:
             group.answers = self._executor.submit(self._answer, requests)
         else:

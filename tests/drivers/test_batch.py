@@ -12,6 +12,8 @@ from ase.constraints import FixAtoms, FixBondLength, FixCartesian
 
 from faenet_calc import FAENetCalculator, relax, relax_batch, run_md, run_md_batch
 from faenet_calc.errors import InputError
+from faenet_calc.network.engine import engine_for
+from faenet_calc.potential.forward import bytes_per_edge_copy
 from faenet_calc.potential.predictor import Predictor
 from faenet_calc.simulate.trajectory import read_snapshots
 
@@ -98,6 +100,15 @@ def test_groups_of_threads_give_the_same_results(calc, threads, monkeypatch):
     for one, other in zip(relax_batch(slabs(8), calc, fmax=0.02), together, strict=True):
         assert other.converged and other.n_steps == one.n_steps
         assert other.energy == pytest.approx(one.energy, abs=1e-6)
+
+
+def test_the_memory_of_compiled_code_allows_large_batches(calc):
+    graphs = calc.source.graphs(slabs(1)[0], reuse=False)
+    with_gradients = bytes_per_edge_copy(calc.predictor.committee.members[0].config.model, torch.float32, gradient=True)
+    in_torch = FAENetCalculator(calc.predictor.committee.members[0], dtype="float64").predictor
+    if engine_for(calc.predictor.committee.members[0].model) is not None:
+        assert calc.predictor.memory_of(graphs) < in_torch.memory_of(graphs) / 4
+    assert in_torch.memory_of(graphs) >= 2 * with_gradients * graphs[0].n_edges
 
 
 def test_one_frame_first_ends_at_the_same_minimum(emt_potential):

@@ -156,6 +156,20 @@ def test_a_journal_line_cut_by_a_kill_is_ignored(finished, tmp_path):
     assert len(ScreenStore(folder).rows()) == len(finished.rows) - 1
 
 
+def test_finished_keys_are_those_of_the_rows_after_every_change(finished, tmp_path):
+    source = ScreenStore(finished.folder)
+    (tmp_path / "journals").mkdir()
+    journal, store = tmp_path / "journals" / "1.jsonl", ScreenStore(tmp_path)
+    lines = [json.dumps(row.to_json()) + "\n" for row in source.rows().values()]
+    assert store.finished() == set() and len(lines) > 3
+    for number, cut in ((1, 0), (2, 9), (3, 0), (1, 0), (0, 0)):  # grows, ends in a cut line, shrinks
+        text = "".join(lines[:number]) + lines[number][:cut]
+        journal.write_text(text)
+        assert store.finished() == set(store.rows()) == {json.loads(line)["key"] for line in lines[:number]}
+    journal.unlink()
+    assert store.finished() == set()
+
+
 def test_shards_add_up(finished, calc, tmp_path):
     folder = tmp_path / "shards"
     for part in range(2):

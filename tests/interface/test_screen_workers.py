@@ -1,6 +1,8 @@
 """Workers that die: a chunk is tried again, split, and the configuration at fault is recorded with an error."""
 
+import gc
 import os
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +20,8 @@ class _Store:
     def __init__(self, folder):
         pass
 
-    def rows(self):
-        return {}
+    def finished(self):
+        return set()
 
     def record(self, row):
         self.recorded.append(row)
@@ -44,6 +46,30 @@ def test_poison_ends_alone(monkeypatch, tmp_path):
     assert [key for key, _ in _Store.recorded] == ["poison"]
     assert all("worker" in reason for _, reason in _Store.recorded)
     assert sum(finished) == sum(map(len, keys))
+
+
+def keys_of_chunk(context, chunk):
+    """Finishes a chunk at once."""
+    return [one.key for one in chunk]
+
+
+@pytest.mark.parametrize("logged", [dask_runner._LOGGED_MESSAGES, 1000])
+def test_the_driver_forgets_finished_configurations(logged, monkeypatch, tmp_path):
+    monkeypatch.setattr(dask_runner, "relax_chunk", keys_of_chunk)
+    monkeypatch.setattr(dask_runner, "_LOGGED_MESSAGES", logged)
+    made = []
+
+    def chunks():
+        for number in range(120):
+            chunk = [SimpleNamespace(key=str(number))]
+            made.append(weakref.ref(chunk[0]))
+            yield chunk
+
+    with dask_runner.dask_client(workers=2) as client:
+        dask_runner.run_on_dask(client, SimpleNamespace(folder=tmp_path), chunks(), lambda count: None)
+        gc.collect()
+        kept = sum(one() is not None for one in made)
+    assert (kept < 60) == (logged < 1000), f"{kept} of {len(made)} are kept; Dask's default log keeps them all"
 
 
 def test_slurm_jobs_are_described_by_the_options():

@@ -46,6 +46,28 @@ def test_waiting_simulations_enter_as_others_leave():
     assert sum(doubler.batches) == 10
 
 
+def test_requests_of_the_most_frequent_kind_are_answered_first():
+    answered = []
+
+    def answer(requests):
+        answered.append(sorted(requests))
+        return [request + 10 for request in requests]
+
+    lockstep = Lockstep(answer, kind=lambda request: request % 2)
+
+    def staged(first, second):
+        def run():
+            lockstep.ask(first)
+            return lockstep.ask(second)
+
+        return run
+
+    # The odd request waits until the even ones have turned odd, and is then answered together with them.
+    results = dict(lockstep.run([staged(1, 3), staged(0, 1), staged(2, 1), staged(4, 1)]))
+    assert results == {0: 13, 1: 11, 2: 11, 3: 11}
+    assert answered == [[0, 2, 4], [1, 1, 1, 1], [3]]
+
+
 def test_capacity_limits_the_active_cost_but_never_starves():
     doubler = _Doubler()
     lockstep = Lockstep(doubler, cost=lambda request: 10.0, capacity=25.0)
