@@ -7,11 +7,11 @@
 1. Memory of the driver (MB) with up to 20,000 queued configurations, which its workers record without relaxing them.
 2. Poison: 50 configurations, five of them with NaN coordinates, an unknown element, overlapping atoms, an exploding
    relaxation and a structure that ends its process with SIGSEGV; every other one must finish as without them.
-3. Scaling: the same configurations in turns on a cluster of one worker and on one of two, without the start of the
-   clusters; wall time, CPU time of the workers, and the load of the machine.
-4. Kills: four surfaces × four adsorbates (more than 300 configurations) with two workers and with one; wall times with
-   the start of the workers. The same with two workers: one worker gets SIGKILL, later every process of the run; resumed
-   to the end. The table must be the same, and no key may be recorded twice.
+3. Scaling: the same configurations in turns on a cluster of one worker and on one of two; wall time with and without
+   the start of the clusters, CPU time of the workers, and the load of the machine.
+4. Kills: four surfaces × four adsorbates (more than 300 configurations) with two workers, and the same again: one
+   worker gets SIGKILL, later every process of the run; resumed to the end. The table must be the same, and no key may
+   be recorded twice.
 
 Rows are JSON.
 """
@@ -42,7 +42,7 @@ from faenet_calc.screening.placement import Configuration, configurations, enume
 from faenet_calc.screening.screen import ScreenResult, merge_screen
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.surfaces import Slab, cut_slab, standard_slab
-from faenet_calc.screening.worker import Context, RelaxSettings
+from faenet_calc.screening.worker import Context, RelaxSettings, calculator_of
 
 METALS, ADSORBATES = ("Cu", "Pd", "Pt", "Ni"), ("CO", "O", "OH", "COOH")
 SETTINGS = RelaxSettings(fmax=0.1, steps=100)
@@ -85,7 +85,7 @@ def recorded(folder: Path) -> list[str]:
     return [json.loads(line)["key"] for line in lines if line.endswith("\n")]
 
 
-def killed(model: str, folder: Path, total: int) -> ScreenResult:
+def killed(model: str, folder: Path, total: int) -> None:
     """Kill a worker at a quarter, everything at a half, then resume."""
     command = [sys.executable, __file__, "--model", model, "--only-run", str(folder)]
     process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -102,7 +102,7 @@ def killed(model: str, folder: Path, total: int) -> ScreenResult:
             break
         time.sleep(0.2)
     process.wait()
-    return run(model, folder, workers=2, resume=True)
+    run(model, folder, workers=2, resume=True)
 
 
 class Poisoned(FAENetCalculator):
@@ -242,7 +242,7 @@ def queue_memory(folder: Path, counts: Sequence[int] = (1_000, 5_000, 10_000, 20
 
 
 def scaling(model: str, folder: Path, *, turns: int = 2, size: int = 96) -> dict[str, Any]:
-    """Relax the same configurations in turns on one worker and on two, which have loaded the model before."""
+    """Relax the same configurations in turns on one worker and on two, after both have started and loaded the model."""
     from faenet_calc.screening.dask_runner import dask_client, run_on_dask, warm_up
     from faenet_calc.screening.gas import gas_molecules, gas_reference, reference_molecules
     from faenet_calc.screening.screen import CHUNK, _chunks
@@ -253,12 +253,15 @@ def scaling(model: str, folder: Path, *, turns: int = 2, size: int = 96) -> dict
     molecules = reference_molecules({"C", "O", "H"})
     by_name = {slab.name: slab for slab in slabs()}
     calc = FAENetCalculator(model, device="cpu", frames="one")
-    wall, cpu, loads = {1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}, []
+    wall, cpu, started, loads = {1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}, []
     with ExitStack() as stack:
-        clients = {workers: stack.enter_context(dask_client(workers=workers)) for workers in (1, 2)}
-        for client in clients.values():
-            warm_up(client, calc, None)
-            client.run(os.getpid)
+        clients = {}
+        for workers in (1, 2):
+            begin = time.perf_counter()
+            clients[workers] = stack.enter_context(dask_client(workers=workers))
+            warm_up(clients[workers], calc, None)
+            clients[workers].run(calculator_of, calc)
+            started[workers] = time.perf_counter() - begin
         for turn in range(turns):
             chosen = [members[index] for index in order[turn * size : (turn + 1) * size]]
             for workers, client in clients.items():
@@ -288,33 +291,32 @@ def scaling(model: str, folder: Path, *, turns: int = 2, size: int = 96) -> dict
         **model_words(model),
         "configurations": turns * size,
         "wall_s": {str(workers): seconds for workers, seconds in wall.items()},
+        "start_s": {str(workers): seconds for workers, seconds in started.items()},
         "workers_cpu_s": {str(workers): seconds for workers, seconds in cpu.items()},
         "scaling_without_start": wall[1] / wall[2],
+        "scaling_with_start": (wall[1] + started[1]) / (wall[2] + started[2]),
         "load": [min(loads), max(loads)],
     }
 
 
 def kills(model: str, work: Path) -> dict[str, Any]:
-    """A screening with one worker, with two, and with two that are killed."""
-    times = {}
-    for workers in (2, 1):
-        start = time.perf_counter()
-        reference = run(model, work / f"workers-{workers}", workers=workers)
-        times[workers] = time.perf_counter() - start
-    total = len(reference.rows)
-    resumed = killed(model, work / "killed", total)
-    keys, expected = recorded(work / "killed"), table(merge_screen(work / "workers-2"))
-    differing, largest = differences(table(resumed), expected)
+    """The screening with two workers, uninterrupted and killed."""
+    start = time.perf_counter()
+    reference = run(model, work / "reference", workers=2)
+    wall_s = time.perf_counter() - start
+    killed(model, work / "killed", len(reference.rows))
+    return {"row": "kills", **model_words(model), "wall_s": wall_s, **compared(work / "reference", work / "killed")}
+
+
+def compared(reference: Path, other: Path) -> dict[str, Any]:
+    """The table and the journals of a killed and resumed screening against the table of an uninterrupted one."""
+    keys, found, expected = recorded(other), table(merge_screen(other)), table(merge_screen(reference))
+    differing, largest = differences(found, expected)
     return {
-        "row": "kills",
-        **model_words(model),
-        "configurations": total,
-        "wall_s": {str(workers): seconds for workers, seconds in times.items()},
-        "scaling": times[1] / times[2],
-        "load": os.getloadavg()[0],
+        "configurations": len(expected),
         "keys_recorded": len(keys),
         "keys_recorded_twice": len(keys) - len(set(keys)),
-        "missing": len(set(expected) - set(table(resumed))),
+        "missing": len(set(expected) - set(found)),
         "differing": len(differing),
         "largest_difference_eV": largest,
     }

@@ -2,12 +2,15 @@
 
     python benchmarks/screening_metals.py run DIR [-o FILE]
     PYTHONPATH=scripts python benchmarks/screening_metals.py reference DIR [-o FILE]
+    python benchmarks/screening_metals.py sites DIR --known FILE [-o FILE]
 
 run         Runs ``faenet-calc screen`` (DIR holds its results) and prints its wall and CPU time.
 reference   Prints the preferred site of every slab and adsorbate beside that of the reference potential of the
             ``metals-*`` models (scripts/metals_reference.py, which needs nequix and chgnet): it is evaluated at every
             distinct relaxed configuration and relaxes the CANDIDATES lowest of them further. ``gap_eV`` is the
             reference energy of the model's preferred configuration above its own lowest one.
+sites       Prints the preferred sites beside those that the reference preferred in an earlier comparison (rows of
+            ``reference`` in FILE, with the configurations of other weights); needs no reference potential.
 
 Rows are JSON.
 """
@@ -18,7 +21,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -106,15 +109,42 @@ def compare(folder: Path) -> Iterator[dict[str, Any]]:
         }
 
 
+def beside_known(folder: Path, known: Path) -> Iterator[dict[str, Any]]:
+    """The preferred sites of the model, and those of the reference from rows of an earlier comparison."""
+    earlier = Rows(known)
+    sites = {(row["slab"], row["adsorbate"]): row["reference_site"] for row in earlier.of("preferred_site")}
+    for row in table(folder):
+        if row["rank"] == "1":
+            site = sites[row["slab"], row["adsorbate"]]
+            yield {
+                "row": "preferred_site_beside_earlier_reference",
+                "slab": row["slab"],
+                "adsorbate": row["adsorbate"],
+                "site": row["final_site"],
+                "adsorption_energy": float(row["adsorption_energy"]),
+                "uncertainty": float(row["uncertainty"]),
+                "probability": float(row["most_stable_probability"]),
+                "reference_site": site,
+                "reference_compared_with_weights": earlier.of("screening_metals")[0]["weights"],
+                "same_kind_of_site": row["final_site"] == site,
+            }
+
+
 def main() -> None:
     """Run the screening, or compare it with the reference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["run", "reference"])
+    parser.add_argument("part", choices=["run", "reference", "sites"])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--known", type=Path, help="Rows of an earlier comparison.")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
     rows = Rows(arguments.output)
-    for row in [run(arguments.folder)] if arguments.part == "run" else compare(arguments.folder):
+    parts: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
+        "run": lambda: [run(arguments.folder)],
+        "reference": lambda: compare(arguments.folder),
+        "sites": lambda: list(beside_known(arguments.folder, arguments.known)),
+    }
+    for row in parts[arguments.part]():
         rows.append(rounded(row))
         show(rounded(row))
 
