@@ -24,7 +24,8 @@ auroc                       probability that a structure far outside (oxides, gr
                             data; also for `distance`, the largest domain_distance of the atoms.
 guard                       share of the data and of the structures far outside that the guard marks.
 
-The plot compares the root mean square error with the predicted standard deviation in ten groups of equal size.
+The plot compares the root mean square error with the predicted standard deviation in ten groups of equal size, of the
+structures that the guard does not mark.
 """
 
 import argparse
@@ -50,6 +51,7 @@ from faenet_calc.data.formats import Record, read_records
 from faenet_calc.potential.uncertainty import COVERAGE, grouped_quantile
 
 Floats = NDArray[np.float64]
+SMALLEST = 1e-3  # (eV) of a score: by symmetry, some structures have the same energy in all frames
 LEFT_OUT = ("system", "metal", "adsorbate", "facet")
 
 
@@ -183,7 +185,7 @@ def measured(
             continue
         row: Row = {"score": name}
         if name != "distance":
-            deviation = np.maximum(found[name], 1e-9)
+            deviation = np.maximum(found[name], SMALLEST)
             width = found["interval"]
             if name != "uncertainty" or not final:
                 deviation = cross_calibrated(deviation, error, half)
@@ -191,9 +193,10 @@ def measured(
             row |= agreement(deviation, width, error, n_atoms)
             if not final:
                 row["coverage_left_out"] = {
-                    key: left_out_coverage(found[name].clip(1e-9), error, labels[key], group) for key in LEFT_OUT
+                    key: left_out_coverage(found[name].clip(SMALLEST), error, labels[key], group) for key in LEFT_OUT
                 }
-            curves[name] = groups(deviation, error)
+            inside = found["outside"] == 0
+            curves[name] = groups(deviation[inside], error[inside])
         per_atom = (1.0, 1.0) if name == "distance" else (n_atoms, foreign_sizes)
         row["auroc"] = auroc(found[name] / per_atom[0], outside[name] / per_atom[1])
         rows.append(row)

@@ -101,6 +101,25 @@ def test_a_structure_that_leaves_the_domain_in_small_steps_is_marked(potential, 
     assert calc.results["energy_uncertainty"] > 0
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["energy", "forces"])
+@pytest.mark.parametrize("largest_force", [None, 5.0])
+def test_results_that_are_not_finite_are_refused_not_marked(potential, inside, monkeypatch, bad, name, largest_force):
+    domain = replace(potential.config.domain, largest_force=largest_force)
+    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, domain))
+    calc.calculate(inside, ["energy", "forces"])  # finite: accepted
+    evaluate = calc.predictor.predict_one
+
+    def broken(graphs, properties):
+        prediction = evaluate(graphs, properties)
+        return replace(prediction, **{name: getattr(prediction, name) * bad})
+
+    monkeypatch.setattr(calc.predictor, "predict_one", broken)
+    inside.positions[0, 2] += 0.01
+    with pytest.raises(CalculationFailed, match=f"NaN or infinite {name}"):
+        calc.calculate(inside, ["energy", "forces"])
+
+
 def test_error_raises_and_ignore_says_nothing(potential, inside, outside):
     strict = FAENetCalculator(potential, on_outside_domain="error")
     strict.get_property("energy", inside)
