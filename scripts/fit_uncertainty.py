@@ -3,6 +3,8 @@
     python scripts/fit_uncertainty.py metals-m datasets/metals-v1:train --held-out datasets/metals-v1:val
     python scripts/fit_uncertainty.py copper-s datasets/metals-v1:train --only Cu H C O \
         --where adsorbate=none,H,C,O,OH,CO,H2,O2,CO2,H2O
+    python scripts/fit_uncertainty.py metals-direct datasets/metals-v1/{mixed,mixed-strong-rattle,gas-*}.extxyz.xz \
+        --held-out datasets/metals-v1:val
     python scripts/fit_uncertainty.py co2-ni100 visible.extxyz.xz
     python scripts/fit_uncertainty.py runs/mine/best.safetensors train.extxyz --held-out val.extxyz
 

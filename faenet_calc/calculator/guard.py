@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import CalculationFailed
-from numpy.typing import NDArray
 
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import GUARDED
@@ -45,18 +44,18 @@ class Guard:
                 break
             self._guards.append(DomainGuard(member.config.domain, member.config.normalization.reference_table))
         self.properties = GUARDED if self._guards else frozenset[str]()
-        self._inside: tuple[NDArray[Any], ...] | None = None  # the last structure that was well inside
+        self._inside: Atoms | None = None  # the last structure that was well inside
 
     def is_near(self, atoms: Atoms) -> bool:
         """Whether a structure is, within ``MOVED``, the last one that was found well inside the domain."""
-        if self._inside is None:
-            return False
-        positions, *others = self._inside
-        now = (atoms.numbers, atoms.cell.array, atoms.pbc)
+        last = self._inside
         return (
-            len(positions) == len(atoms)
-            and float(np.abs(atoms.positions - positions).max()) <= MOVED
-            and all((one == other).all() for one, other in zip(now, others, strict=True))
+            last is not None
+            and len(atoms) == len(last)
+            and float(np.abs(atoms.positions - last.positions).max()) <= MOVED
+            and bool((atoms.numbers == last.numbers).all())
+            and bool((atoms.cell.array == last.cell.array).all())
+            and bool((atoms.pbc == last.pbc).all())
         )
 
     def results(
@@ -68,7 +67,8 @@ class Guard:
             graph: The structure.
             prediction: With :attr:`properties`, unless the structure is known to be well inside.
             where: Prefix of messages that names the structure.
-            examined: The structure, to be remembered if it is well inside; None for one that :meth:`is_near` another.
+            examined: The structure, to be remembered if it is well inside and not changed by the caller; None for one
+                that :meth:`is_near` another.
 
         Raises:
             CalculationFailed: The structure is outside and ``on_outside_domain`` is "error".
@@ -77,9 +77,7 @@ class Guard:
             return {}
         verdicts = [guard.verdict(graph, prediction) for guard in self._guards]
         if examined is not None:
-            arrays = (examined.positions, examined.numbers, examined.cell.array, examined.pbc)
-            inside = all(verdict.well_inside for verdict in verdicts)
-            self._inside = tuple(array.copy() for array in arrays) if inside else None
+            self._inside = examined if all(verdict.well_inside for verdict in verdicts) else None
         reasons = [reason for verdict in verdicts for reason in verdict.reasons]
         if not reasons:
             return {"domain": "inside"}

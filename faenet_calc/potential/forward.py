@@ -430,7 +430,7 @@ def _examiner(
     """Compiled code for what the guard asks of one structure; None if more is wanted, or if there is none."""
     if uncertainty is None or config.domain is None or not request.examined or geometry.graph.n_graphs > 1:
         return None
-    return None if torch.compiler.is_compiling() else examiner_for(uncertainty, config.domain)
+    return examiner_for(uncertainty, config.domain)
 
 
 def _from_features(
