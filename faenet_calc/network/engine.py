@@ -87,6 +87,7 @@ def supports(model: torch.nn.Module) -> bool:
         and config.activation in ("swish", "silu")
         and config.edge_features == "r_and_distance"
         and config.jumping in JUMPING
+        and config.split_filter  # imported weights keep the rounding of upstream
     )
 
 
