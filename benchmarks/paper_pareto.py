@@ -6,7 +6,8 @@
 Errors are read from the rows of the two benchmarks (by default beside ``--out`` or in benchmarks/results): the energy
 error on other snapshots of the OC20 training systems, and the error of U0 after training on the largest set that both
 networks have. The throughput is measured here: all networks take turns in one process, one thread, so that other load
-affects them equally; the median of the CPU times of a batch counts. Weights are random, which do not change the time. A
+affects them equally; the median of the CPU times of a batch counts. FAENet runs in compiled code where it is installed,
+SchNet in PyTorch. Weights are random, which do not change the time. A
 network is on the front if no other one is both faster and more accurate.
 """
 
@@ -168,6 +169,7 @@ def plot(panels: dict[str, tuple[list[Point], str]], path: Path) -> None:
             axes.set(xlabel="throughput (structures per s of CPU time)", ylabel=label)
             axes.margins(x=0.35, y=0.15)
             axes.set_xlim(left=0)
+            axes.set_ylim(bottom=0)
         figure.savefig(path)
 
 

@@ -233,27 +233,32 @@ def relative_improvements(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draw learning curves, one panel per target."""
+    """Draw learning curves, one panel per target; of every size the longest training counts."""
     targets = list(dict.fromkeys(row["target"] for row in rows if "target" in row))
     columns = min(2, len(targets))
     lines = math.ceil(len(targets) / columns)
+    every = sorted({row["train"] for row in rows if "train" in row})
     with rc_context(STYLE):
-        figure = Figure(figsize=(3.4 * columns, 2.6 * lines), layout="constrained")
+        figure = Figure(figsize=(3.6 * columns, 2.7 * lines), layout="constrained")
         for number, name in enumerate(targets, start=1):
             axes = figure.add_subplot(lines, columns, number, xscale="log", yscale="log")
+            of_target = [row for row in rows if row.get("target") == name]
+            longest = {
+                size: max(row["passes"] for row in of_target if row["train"] == size)
+                for size in sorted({row["train"] for row in of_target})
+            }
             for color, network in zip(COLORS, ("SchNet", "FAENet", "FAENet, SFA"), strict=False):
-                of_target = [row for row in rows if row.get("target") == name]
-                longest = max(row["passes"] for row in of_target)
-                members = [row for row in of_target if row["network"] == network and row["passes"] == longest]
-                sizes = sorted({row["train"] for row in members})
-                means = [mean_of(members, train=size) for size in sizes]
-                axes.plot(sizes, means, "o-", color=color, label=network, markersize=4)
+                members = [
+                    row for row in of_target if (row["network"], row["passes"]) == (network, longest[row["train"]])
+                ]
+                means = [mean_of(members, train=size) for size in longest]
+                axes.plot(list(longest), means, "o-", color=color, label=network, markersize=4)
                 axes.plot([row["train"] for row in members], [row["value"] for row in members], ".", color=color)
-            every = sorted({row["train"] for row in rows if "train" in row})
-            axes.set_xticks(every, [f"{size:,}" for size in every])
+            axes.set_xticks(list(longest), [f"{size:,}\n({seen:,} seen)" for size, seen in longest.items()])
             axes.set_xticks([], minor=True)
+            axes.tick_params(axis="x", labelsize="x-small")
             axes.set_xlim(every[0] / 1.5, every[-1] * 1.5)
-            axes.set_title(f"{name}, {longest:,} molecules seen", fontsize="small")
+            axes.set_title(name)
             axes.set(xlabel="training molecules", ylabel=f"test MAE ({TARGETS[name].shown})")
             axes.yaxis.set_major_formatter(LogFormatter())
             axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
