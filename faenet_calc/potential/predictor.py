@@ -123,7 +123,7 @@ class Predictor:
         """Predict every structure, in order, as the batches in which they were computed."""
         if batch_size != "auto" and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
             raise InputError(f"{batch_size=}, expected 'auto' or a number of structures of at least 1")
-        for batch in self._batches(structures, batch_size):
+        for batch in self._batches(structures, properties, batch_size):
             yield from self._predict_within_budget(batch, properties)
 
     def predict_one(self, structure: Graphs, properties: Collection[str]) -> Prediction:
@@ -181,13 +181,18 @@ class Predictor:
             return not member.config.forces_on_free_atoms_only
         return self.remove_net_force
 
-    def _batches(self, structures: Iterable[Graphs], batch_size: BatchSize) -> Iterator[list[tuple[AtomGraph, ...]]]:
+    def _batches(
+        self, structures: Iterable[Graphs], properties: Collection[str], batch_size: BatchSize
+    ) -> Iterator[list[tuple[AtomGraph, ...]]]:
         """Group consecutive structures within the budget, at least one at a time."""
         batch: list[tuple[AtomGraph, ...]] = []
         filled = 0
         for structure in structures:
             graphs = (structure,) if isinstance(structure, AtomGraph) else tuple(structure)
-            cost, limit = (self.memory_of(graphs), self.memory_bytes) if batch_size == "auto" else (1, batch_size)
+            if batch_size == "auto":
+                cost, limit = self.memory_of(graphs, properties), self.memory_bytes
+            else:
+                cost, limit = 1, batch_size
             if batch and filled + cost > limit:
                 yield batch
                 batch, filled = [], 0
@@ -196,14 +201,16 @@ class Predictor:
         if batch:
             yield batch
 
-    def memory_of(self, graphs: tuple[AtomGraph, ...]) -> int:
-        """Estimate the memory (bytes) of a structure in all frames, for the first potential."""
+    def memory_of(self, graphs: tuple[AtomGraph, ...], properties: Collection[str]) -> int:
+        """Estimate the memory (bytes) that predicting a structure takes in all frames, for the first potential."""
         graph, member, mode = graphs[0], self.committee.members[0], self.modes[0]
         n_frames = 1
         if mode not in ("one", "stochastic"):
             with torch.no_grad():
                 n_frames = build_frames(graph, member.config.frames, mode, vacuum=member.cutoff).n_frames
-        compiled = engine_for(member.model) is not None
+        compiled = (
+            engine_for(member.model) is not None and "forces_uncertainty" not in properties
+        )  # which needs autograd
         per_copy = ENGINE_BYTES if compiled else bytes_per_edge_copy(member.config.model, member.dtype, gradient=True)
         return (graph.n_edges + graph.n_atoms) * n_frames * per_copy
 

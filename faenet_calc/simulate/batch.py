@@ -253,7 +253,7 @@ class _Asking(Predictor):
     def predict_one(self, structure: Any, properties: Any) -> Prediction:
         """Suspend the simulation until the prediction is there."""
         if self._memory is None:
-            self._memory = self._predictor.memory_of(structure)
+            self._memory = self._predictor.memory_of(structure, properties)
         return self._shared.ask((self._predictor, structure, frozenset(properties), self._memory))
 
 
