@@ -28,6 +28,9 @@ _QUEUED_PER_WORKER = 2  # chunks in flight per worker: one running, one waiting
 _DEATHS = 1  # times that a chunk may lose its worker and be tried again elsewhere
 # Dask keeps its last 1000 messages per connection for developers: every one of ours holds the structures of a chunk.
 _LOGGED_MESSAGES = 10
+# Dask gives up a worker that has not started again after this time. Its default of 15 s is too short on a busy machine:
+# without any worker the screening would wait forever.
+_RESTART_TIMEOUT = "10 minutes"
 
 
 @contextmanager
@@ -52,6 +55,7 @@ def dask_client(
     settings = {
         "distributed.scheduler.allowed-failures": _DEATHS,
         "distributed.admin.low-level-log-length": _LOGGED_MESSAGES,
+        "distributed.deploy.lost-worker-timeout": _RESTART_TIMEOUT,
     }
     with dask.config.set(settings):
         if scheduler is not None:
