@@ -7,8 +7,8 @@ Errors are read from the rows of the two benchmarks (by default beside ``--out``
 error on other snapshots of the OC20 training systems, and the error of U0 after training on the largest set that both
 networks have. The throughput is measured here: all networks take turns in one process, one thread, so that other load
 affects them equally; the median of the CPU times of a batch counts. FAENet runs in compiled code where it is installed,
-SchNet in PyTorch. Weights are random, which do not change the time. A
-network is on the front if no other one is both faster and more accurate.
+SchNet in PyTorch. Weights are random, which do not change the time. A network is on the front if no other one is both
+faster and more accurate.
 """
 
 import json
@@ -160,16 +160,17 @@ def plot(panels: dict[str, tuple[list[Point], str]], path: Path) -> None:
             best = front(points)
             line = [point for name in best for point in points if point.case == name]
             axes.plot([p.throughput for p in line], [p.error for p in line], "--", color=COLORS[0], linewidth=1)
-            for point in points:
-                color = COLORS[0] if point.case in best else "#999999"
-                axes.plot(point.throughput, point.error, "o", color=color)
-                place = point.throughput, point.error
-                axes.annotate(point.case, place, (4, 5), textcoords="offset points", fontsize="x-small")
+            for rank, point in enumerate(sorted(points, key=lambda point: point.throughput)):
+                place, color = (point.throughput, point.error), COLORS[0] if point.case in best else "#999999"
+                axes.plot(*place, "o", color=color)
+                turn, side = (40, "bottom") if rank % 2 else (-40, "top")  # neighbors do not overlap
+                words = {"textcoords": "offset points", "fontsize": "x-small", "rotation": turn, "va": side}
+                axes.annotate(point.case, place, (3, 5 if rank % 2 else -5), **words)
             axes.set_title(title, fontsize="medium")
             axes.set(xlabel="throughput (structures per s of CPU time)", ylabel=label)
             axes.margins(x=0.35, y=0.15)
             axes.set_xlim(left=0)
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.4 * max(point.error for point in points))
         figure.savefig(path)
 
 
