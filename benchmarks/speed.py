@@ -156,12 +156,19 @@ class _Timer:
         """Multiplications and additions of the matrix products behind energy and forces.
 
         Frames U and -U, of which ``pair`` has one pair and ``all`` four, share the products of their edges.
+        Directional features of edges that the engine leaves out are not counted.
         """
+        import torch
+
+        from faenet_calc.network.packing import DirectionalBasis
+
         calculator = self.calculators[case]
         (potential,) = calculator.predictor.committee.members  # type: ignore[attr-defined]
         network, graph = potential.config.model, potential.graph(slab(n_atoms))
         h, f, n = network.hidden_channels, network.filters, network.interactions
-        per_edge = n * f * f + f * f // 2
+        with torch.no_grad():
+            directional = len(DirectionalBasis.of(potential.model).features)
+        per_edge = n * f * f + f * directional
         per_atom = n * (4 * h * f + 2 * h * network.feed_forward) + (n + 1) * h * h // 2
         edge_frames, atom_frames = {"one": (1, 1), "pair": (1, 2), "all": (4, 8)}[case.rpartition("=")[2]]
         return 2 * 2 * (edge_frames * graph.n_edges * per_edge + atom_frames * graph.n_atoms * per_atom)
