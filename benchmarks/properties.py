@@ -1,4 +1,4 @@
-"""Lattice constants, bulk moduli and vibrations of a model against those of the reference.
+"""Lattice and elastic constants, vacancies, surface energies and vibrations of a model against those of the reference.
 
     python benchmarks/properties.py compare MODEL
     PYTHONPATH=scripts python benchmarks/properties.py reference -o properties.jsonl
@@ -11,6 +11,12 @@ resumed.
 
 bulk     Metals of the recipe: the cell is relaxed and scaled by ±2 % in seven steps; lattice constants (Å) and bulk
          modulus (GPa) from a Birch–Murnaghan fit. For hcp, c/a is kept at its relaxed value.
+elastic  Elastic constants (GPa) of the same metals from the stress under strains of ±0.5 % of the relaxed cell, atoms
+         at fixed fractional coordinates; C13 and C33 for hcp only.
+vacancy  Formation energy (eV) of a vacancy in a 2 × 2 × 2 conventional cell (fcc) or a 3 × 3 × 2 cell (hcp), relaxed at
+         the lattice constants of each calculator.
+clean    Surface energies (J/m²) of (111), (100) and (110) (fcc) or (0001) (hcp), slabs of seven layers, relaxed at the
+         lattice constants of each calculator.
 gas      Frequencies (cm⁻¹) of molecules, without translations and rotations.
 surface  Frequencies of H, O (fcc hollow) and CO (on top) on Cu(111) and Pt(111), 2 × 2 × 3 slabs with the lowest layer
          fixed; slab atoms are kept at rest, so that an adsorbate of n atoms has 3n modes.
@@ -28,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms, units
+from ase.build import fcc100, fcc110, fcc111, hcp0001
 from ase.calculators.calculator import Calculator
 from ase.constraints import FixAtoms
 from ase.eos import EquationOfState
@@ -45,6 +52,12 @@ from faenet_calc.units import GPA
 RECIPE = Path(__file__).parents[1] / "datasets" / "metals-v1" / "recipes" / "reference-driven.yaml"
 REFERENCE = Path(__file__).parent / "data" / "metals-properties.jsonl"
 FMAX, STRAIN, POINTS, DISPLACEMENT_A = 0.01, 0.02, 7, 0.01
+ELASTIC_STRAIN, LAYERS, VACUUM_A = 0.005, 7, 8.0
+JOULE_PER_M2 = units.kJ / 1000 / units.m**2
+ELASTIC = {"C11": (0, 0), "C12": (0, 1), "C44": (3, 3)}  # places in Voigt notation
+ELASTIC_HCP = {**ELASTIC, "C13": (0, 2), "C33": (2, 2)}
+FACETS = {"(111)": fcc111, "(100)": fcc100, "(110)": fcc110}
+UNITS = {"elastic": "GPa", "vacancy": "eV", "clean": "J_per_m2"}
 MOLECULES = ("H2", "N2", "CO", "NO", "OH", "CO2", "H2O", "HCN", "NH3", "CH4", "CH2O")
 SURFACES = ("Cu", "Pt")
 ADSORBATES = {"H": ("fcc", 0.9), "O": ("fcc", 1.2), "CO": ("ontop", 1.9)}  # site and height (Å)
@@ -53,7 +66,8 @@ ADSORBATES = {"H": ("fcc", 0.9), "O": ("fcc", 1.2), "CO": ("ontop", 1.9)}  # sit
 def items(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Kind and name of all items, for the systems of the recipe."""
     metals = {metal.symbol for metal in recipe.metals}
-    yield from (("bulk", metal.symbol) for metal in recipe.metals)
+    for kind in ("bulk", *UNITS):
+        yield from ((kind, metal.symbol) for metal in recipe.metals)
     yield from (("gas", name) for name in MOLECULES if name in recipe.gas)
     for metal in SURFACES:
         if metal in metals:
@@ -63,7 +77,7 @@ def items(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def structure(recipe: Recipe, kind: str, name: str) -> Atoms:
     """Initial structure of an item."""
     pure = {substrate.name: substrate for substrate in substrates(recipe)[0]}
-    if kind == "bulk":
+    if kind in ("bulk", *UNITS):
         return bulk_cell(pure[name], np.random.default_rng(0))
     if kind == "gas":
         return gas_molecule(name)
@@ -89,6 +103,10 @@ def measure(recipe: Recipe, kind: str, name: str, calc: Calculator) -> Row:
     atoms = structure(recipe, kind, name)
     if kind == "bulk":
         return bulk_numbers(atoms, calc)
+    if kind in UNITS:
+        crystal = relax(atoms, calc, relax_cell=True, fmax=FMAX, steps=100)
+        found, converged = METAL_PROPERTIES[kind](crystal.atoms, calc)
+        return {"converged": crystal.converged and converged, "values": found}
     relaxed = relax(atoms, calc, fmax=FMAX, steps=300)
     if kind == "gas":
         found = frequencies(relaxed.atoms, calc, list(range(len(atoms))))
@@ -113,6 +131,55 @@ def bulk_numbers(atoms: Atoms, calc: Calculator) -> Row:
     lengths = relaxed.atoms.cell.lengths() * (volume / relaxed.atoms.get_volume()) ** (1 / 3)
     c = None if np.ptp(atoms.cell.lengths()) < 1e-6 else float(lengths[2])
     return {"converged": relaxed.converged, "a": float(lengths[0]), "c": c, "bulk_modulus_GPa": float(modulus / GPA)}
+
+
+def is_cubic(crystal: Atoms) -> bool:
+    """Whether the cell is the conventional one of a cubic crystal; the others here are hexagonal."""
+    return bool(np.ptp(crystal.cell.lengths()) < 1e-2 * crystal.cell.lengths()[0])
+
+
+def elastic_constants(crystal: Atoms, calc: Calculator) -> tuple[Row, bool]:
+    """Elastic constants (GPa) of a relaxed crystal in Voigt notation."""
+    matrix = np.zeros((6, 6))
+    for column, (i, j) in enumerate(((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))):
+        for sign in (1, -1):
+            strain = np.zeros((3, 3))
+            # The engineering shear strain counts both off-diagonal elements.
+            strain[i, j] = strain[j, i] = sign * ELASTIC_STRAIN / (1 if i == j else 2)
+            strained = crystal.copy()
+            strained.set_cell(crystal.cell.array @ (np.eye(3) + strain), scale_atoms=True)
+            matrix[:, column] += sign * calc.get_property("stress", strained) / (2 * ELASTIC_STRAIN)
+    places = ELASTIC if is_cubic(crystal) else ELASTIC_HCP
+    return {name: float(matrix[place] / GPA) for name, place in places.items()}, True
+
+
+def vacancy(crystal: Atoms, calc: Calculator) -> tuple[Row, bool]:
+    """Formation energy (eV) of a vacancy."""
+    full = crystal.repeat((2, 2, 2) if is_cubic(crystal) else (3, 3, 2))
+    without = full[1:]
+    relaxed = relax(without, calc, fmax=FMAX, steps=200)
+    energy = relaxed.energy - len(without) / len(full) * calc.get_property("energy", full)
+    return {"vacancy": float(energy)}, relaxed.converged
+
+
+def surface_energies(crystal: Atoms, calc: Calculator) -> tuple[Row, bool]:
+    """Surface energies (J/m²) by facet."""
+    symbol, lengths, size = crystal.get_chemical_symbols()[0], crystal.cell.lengths(), (1, 1, LAYERS)
+    if is_cubic(crystal):
+        slabs = {name: build(symbol, size, a=lengths[0], vacuum=VACUUM_A) for name, build in FACETS.items()}
+    else:
+        slabs = {"(0001)": hcp0001(symbol, size, a=lengths[0], c=lengths[2], vacuum=VACUUM_A)}
+    per_atom = calc.get_property("energy", crystal) / len(crystal)
+    found, converged = {}, True
+    for name, surface in slabs.items():
+        relaxed = relax(surface, calc, fmax=FMAX, steps=200)
+        area = float(np.linalg.norm(np.cross(*surface.cell.array[:2])))
+        found[name] = float((relaxed.energy - len(surface) * per_atom) / (2 * area) / JOULE_PER_M2)
+        converged = converged and relaxed.converged
+    return found, converged
+
+
+METAL_PROPERTIES = {"elastic": elastic_constants, "vacancy": vacancy, "clean": surface_energies}
 
 
 def is_linear(atoms: Atoms) -> bool:
@@ -155,7 +222,7 @@ def compare(recipe: Recipe, calc: Any, reference: Rows) -> Row:
         found = measure(recipe, kind, name, calc)
         for metric, error, true in differences(kind, found, row):
             errors.setdefault(metric, []).append((error, true))
-        keys = ("a", "c", "bulk_modulus_GPa", "frequencies")
+        keys = ("a", "c", "bulk_modulus_GPa", "values", "frequencies")
         pairs = {key: [found[key], row[key]] for key in keys if found.get(key) is not None}
         numbers = {**pairs, "converged": [found["converged"], row["converged"]]}
         show({"benchmark": "properties", "kind": kind, "name": name, **rounded(numbers)})
@@ -176,6 +243,10 @@ def differences(kind: str, found: Row, true: Row) -> Iterator[tuple[str, float, 
             if true[key] is not None:
                 yield "lattice_error_A", found[key] - true[key], true[key]
         yield "bulk_modulus_error_GPa", found["bulk_modulus_GPa"] - true["bulk_modulus_GPa"], true["bulk_modulus_GPa"]
+        return
+    if kind in UNITS:
+        for key, value in true["values"].items():
+            yield f"{kind}_error_{UNITS[kind]}", found["values"][key] - value, value
         return
     for ours, theirs in zip(found["frequencies"], true["frequencies"], strict=True):
         yield f"{kind}_frequency_error_per_cm", ours - theirs, theirs

@@ -67,12 +67,12 @@ class Examiner:
         """energy_uncertainty, domain_distance and closest_contact of one structure, as in :class:`Prediction`.
 
         Args:
-            features: [n_frames * n_atoms, D] float32 last-layer features, frame after frame.
+            features: [n_frames * n_atoms, D] last-layer features, frame after frame; read in float32.
             weight: [n_frames] float64 weights of the frames.
             numbers: [n_atoms] atomic numbers.
             lengths: Of the edges, float64.
         """
-        features, weight, (squared, pair) = features.contiguous(), weight.contiguous(), lengths
+        features, weight, (squared, pair) = features.float().contiguous(), weight.contiguous(), lengths
         distance = features.new_empty(numbers.shape[0])
         deviation, contact = squared.new_empty(1), squared.new_empty(1)
         failed = self._examine(

@@ -57,6 +57,13 @@ def test_known_numbers_of_emt(reference):
     assert crystal["a"] == pytest.approx(3.590, abs=0.002)
     assert crystal["bulk_modulus_GPa"] == pytest.approx(134, abs=2)
     assert crystal["c"] is None
+    (elastic,) = Rows(reference).of("elastic")
+    constants = elastic["values"]
+    # The bulk modulus of a cubic crystal is (C11 + 2 C12) / 3; a stable one has C11 > C12 and C44 > 0.
+    assert (constants["C11"] + 2 * constants["C12"]) / 3 == pytest.approx(crystal["bulk_modulus_GPa"], rel=0.02)
+    assert constants["C11"] > constants["C12"] and constants["C44"] > 0
+    (clean,) = Rows(reference).of("clean")
+    assert 0 < clean["values"]["(111)"] < clean["values"]["(100)"] < clean["values"]["(110)"]
     (gas,), (surface,) = (Rows(reference).of(kind) for kind in ("gas", "surface"))
     assert len(gas["frequencies"]) == 1
     assert len(surface["frequencies"]) == 3
@@ -80,12 +87,15 @@ def test_the_reference_agrees_with_itself(recipe, reference, capsys):
     for metric, count in (
         ("lattice_error_A", 1),
         ("bulk_modulus_error_GPa", 1),
+        ("elastic_error_GPa", 3),
+        ("vacancy_error_eV", 1),
+        ("clean_error_J_per_m2", 3),
         ("gas_frequency_error_per_cm", 1),
         ("surface_frequency_error_per_cm", 3),
     ):
         assert summary[metric]["n"] == count
         assert summary[metric]["largest"] < 0.01
-    assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 3
+    assert len([json.loads(line) for line in capsys.readouterr().out.splitlines()]) == 6
 
 
 def test_a_stiffer_model_is_seen(recipe, reference):
@@ -93,6 +103,8 @@ def test_a_stiffer_model_is_seen(recipe, reference):
     summary = benchmark.compare(recipe, Model(factor=4.0), Rows(reference))
     assert summary["lattice_error_A"]["largest"] < 2e-3
     assert summary["bulk_modulus_error_GPa"]["percent_of_mean"] == pytest.approx(300, rel=0.03)
+    for metric in ("elastic_error_GPa", "vacancy_error_eV", "clean_error_J_per_m2"):
+        assert summary[metric]["percent_of_mean"] == pytest.approx(300, rel=0.03)
     assert summary["gas_frequency_error_per_cm"]["percent_of_mean"] == pytest.approx(100, rel=0.05)
 
 

@@ -101,6 +101,18 @@ def test_a_structure_that_leaves_the_domain_in_small_steps_is_marked(potential, 
     assert calc.results["energy_uncertainty"] > 0
 
 
+def test_both_precisions_have_the_same_uncertainty_and_domain(inside):
+    found = {}
+    for dtype in ("float32", "float64"):
+        calc = FAENetCalculator("copper-s", dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a structure inside the domain
+            calc.calculate(inside, ["energy", "energy_uncertainty"])
+        assert calc.results["domain"] == "inside"
+        found[dtype] = calc.results["energy_uncertainty"]
+    assert found["float64"] == pytest.approx(found["float32"], rel=1e-3)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["energy", "forces"])
 @pytest.mark.parametrize("largest_force", [None, 5.0])
