@@ -42,7 +42,8 @@ class Guard:
             if member.config.domain is None or member.uncertainty is None:
                 self._guards = []
                 break
-            self._guards.append(DomainGuard(member.config.domain, member.config.normalization.reference_table))
+            references = member.config.normalization.reference_table
+            self._guards.append(DomainGuard(member.config.domain, references, member.cutoff))
         self.properties = GUARDED if self._guards else frozenset[str]()
         self._inside: Atoms | None = None  # the last structure that was well inside
 

@@ -39,6 +39,11 @@ def openness(graph: AtomGraph, vacuum: float) -> NDArray[np.float64]:
     return _smooth_step((empty_layers(graph) - vacuum) / BLEND + 1.0)
 
 
+def n_closed(graph: AtomGraph, vacuum: float) -> NDArray[np.int64]:
+    """[n_graphs] number of closed directions: 0 for molecules and clusters, 1 wires, 2 slabs, 3 bulk crystals."""
+    return (openness(graph, vacuum) < 0.5).sum(axis=1)
+
+
 def empty_layers(graph: AtomGraph) -> NDArray[np.float64]:
     """[n_graphs, 3] (Å) thickest layer without atoms along each cell vector, infinite where it is not periodic.
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from faenet_calc import elements
+from faenet_calc.frames.open_directions import n_closed
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.edge_lengths import EdgeLengths
 from faenet_calc.potential.prediction import Prediction
@@ -24,6 +25,7 @@ _REPULSION = 0.5  # (eV) energy of overlapping atoms, which replaces that of the
 _DISTANCE_MARGIN = 2.0  # times the distance of the farthest training atoms
 _WELL_INSIDE = 0.5  # of the limits of uncertainty and distance from the training data
 _CONTACT_WELL_INSIDE = 1.1  # of the shortest plausible distance
+_KINDS = ("molecules and clusters", "wires", "slabs", "bulk crystals")  # by the number of closed directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class TrainingDomain:
         largest_force: (eV/Å) largest force label on an atom; None without force labels.
         shortest: (Å) shortest distance of each pair of elements, e.g. {"Cu-O": 1.71}; symbols by atomic number.
         uncertainty: (eV/atom) exceeded by one in a thousand training structures.
+        closed_directions: Element → numbers of closed directions (``frames.open_directions``) of the training
+            structures that contain it, e.g. {"Cu": (2, 3)} for slabs and bulk crystals; empty if not recorded.
         n_structures: Number of training structures that were examined.
     """
 
@@ -44,6 +48,7 @@ class TrainingDomain:
     largest_force: float | None = None
     shortest: dict[str, float] = field(default_factory=dict)
     uncertainty: float
+    closed_directions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     n_structures: int = 0
 
     @cached_property
@@ -92,16 +97,18 @@ class DomainGuard:
     Args:
         domain: The ranges.
         references: (eV) reference energies by atomic number.
+        vacuum: (Å) thickness of an empty layer that opens a direction: the cutoff of the potential.
     """
 
-    def __init__(self, domain: TrainingDomain, references: tuple[float, ...]) -> None:
-        self.domain = domain
+    def __init__(self, domain: TrainingDomain, references: tuple[float, ...], vacuum: float) -> None:
+        self.domain, self._vacuum = domain, vacuum
         width = domain.highest_energy - domain.lowest_energy
         self.energies = domain.lowest_energy - _ENERGY_MARGIN * width, domain.highest_energy + _ENERGY_MARGIN * width
         self._largest_force = torch.inf if domain.largest_force is None else _FORCE_MARGIN * domain.largest_force
         self._most_uncertain = _UNCERTAINTY_MARGIN * domain.uncertainty
         self._references = np.array(references)
         self._numbers, self._offset = np.zeros(0, dtype=np.int64), 0.0
+        self._seen, self._foreign = (b"", b"", b""), list[str]()
 
     def reasons(self, graph: AtomGraph, prediction: Prediction) -> tuple[str, ...]:
         """Why the prediction of one structure is outside the domain; empty if it is inside. As :meth:`verdict`."""
@@ -147,6 +154,7 @@ class DomainGuard:
             margins.append(contact >= _CONTACT_WELL_INSIDE)
             if not contact >= 1:
                 found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
+            found += self._of_kind(graph)
         if prediction.repulsion_energy is not None:
             repulsion = _value(prediction.repulsion_energy)
             margins.append(repulsion == 0)
@@ -172,6 +180,23 @@ class DomainGuard:
                 )
         needed = (prediction.closest_contact, prediction.energy_uncertainty, prediction.domain_distance)
         return found, all(margins) and all(value is not None for value in needed)
+
+    def _of_kind(self, graph: AtomGraph) -> list[str]:
+        """Elements that the training data have in other kinds of structures only, e.g. metals but no metal clusters."""
+        if not self.domain.closed_directions:
+            return []
+        arrays = (array.cpu().numpy().tobytes() for array in (graph.atomic_numbers, graph.cell, graph.pbc))
+        seen = next(arrays), next(arrays), next(arrays)
+        if seen != self._seen:  # along a simulation, a structure does not become another kind
+            kind, foreign = int(n_closed(graph, self._vacuum)[0]), list[str]()
+            for number in graph.atomic_numbers.unique().tolist():
+                symbol = elements.symbol(number)
+                known = self.domain.closed_directions.get(symbol, ())
+                if known and kind not in known:
+                    words = " and ".join(_KINDS[one] for one in known)
+                    foreign.append(f"{symbol} in {_KINDS[kind]} (training data: {symbol} in {words})")
+            self._seen, self._foreign = seen, foreign
+        return self._foreign
 
     def _closest(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str:
         """The pair of atoms that is closest in comparison with the training data."""

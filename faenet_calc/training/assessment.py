@@ -98,7 +98,7 @@ def assess(
     properties = {"energy", *labelled, *(() if loss is None else loss.properties)}
     domain, guard = potential.config.domain, None
     if records and domain is not None and potential.uncertainty is not None:
-        guard = DomainGuard(domain, potential.config.normalization.reference_table)
+        guard = DomainGuard(domain, potential.config.normalization.reference_table, potential.cutoff)
         properties |= {"energy_uncertainty", "domain_distance"}
     waiting: deque[LabelledGraph] = deque()
 

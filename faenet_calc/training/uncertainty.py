@@ -11,6 +11,7 @@ from torch import Tensor
 from faenet_calc import elements
 from faenet_calc.data.dataset import GraphDataset, LabelledGraph
 from faenet_calc.errors import InputError
+from faenet_calc.frames.open_directions import n_closed
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import FramesChoice
 from faenet_calc.potential.config import RepulsionConfig
@@ -118,12 +119,15 @@ class _DomainStatistics:
         self._energies: list[float] = []
         self._force = 0.0
         self._shortest = torch.full((elements.MAX_Z + 1, elements.MAX_Z + 1), torch.inf, dtype=torch.float64)
+        self._closed = np.zeros((elements.MAX_Z + 1, 4), dtype=bool)  # element, number of closed directions
+        self._vacuum = potential.cutoff
         self._n = 0
 
     def add(self, labelled: LabelledGraph) -> None:
         """Add a structure."""
         self._n += 1
         graph, numbers = labelled.graph, labelled.graph.atomic_numbers
+        self._closed[numbers.cpu().numpy(), n_closed(graph, self._vacuum)[0]] = True
         if labelled.energy is not None:
             self._energies.append((labelled.energy - float(self._references[numbers].sum())) / graph.n_atoms)
         if labelled.forces is not None:
@@ -146,5 +150,9 @@ class _DomainStatistics:
                 for one, other in pairs
             },
             uncertainty=uncertainty,
+            closed_directions={
+                elements.symbol(number): tuple(np.flatnonzero(self._closed[number]).tolist())
+                for number in np.flatnonzero(self._closed.any(axis=1)).tolist()
+            },
             n_structures=self._n,
         )

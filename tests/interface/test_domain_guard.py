@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import CalculationFailed
+from ase.cluster import Icosahedron
 from ase.io import write
 from click.testing import CliRunner
 
-from faenet_calc import FAENetCalculator, build_potential, relax, run_md
+from faenet_calc import FAENetCalculator, build_potential, load_potential, relax, run_md
 from faenet_calc.cli import main
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import save_potential
@@ -99,6 +100,26 @@ def test_a_structure_that_leaves_the_domain_in_small_steps_is_marked(potential, 
     assert marked[0] == "inside" and marked[-1] == "outside"
     calc.calculate(inside, ["energy", "energy_uncertainty"])
     assert calc.results["energy_uncertainty"] > 0
+
+
+def test_metal_clusters_are_outside_of_a_model_of_surfaces():
+    """Uncertainty and environments find few of the clusters, whose energies are wrong by 0.3 eV/atom."""
+    potential = load_potential("metals-m")
+    domain = potential.config.domain
+    assert domain.closed_directions["Pt"] == (2, 3) and domain.closed_directions["O"] == (0, 2)
+    cluster, slab = Icosahedron("Cu", 2), fcc111("Cu", (2, 2, 3), vacuum=8.0, periodic=True)
+    calc = FAENetCalculator(potential, on_outside_domain="warn")
+    with pytest.warns(
+        UserWarning, match=r"Cu in molecules and clusters \(training data: Cu in slabs and bulk crystals\)"
+    ):
+        calc.calculate(cluster, ["energy"])
+    for atoms in (slab, molecule("CO"), bulk("Cu", cubic=True), molecule("CO", vacuum=8.0, pbc=True)):
+        calc.calculate(atoms, ["energy"])
+        assert "training data: C" not in calc.results.get("why", "")
+    unrecorded = replace(domain, closed_directions={})
+    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, unrecorded), on_outside_domain="warn")
+    calc.calculate(cluster, ["energy"])
+    assert "clusters" not in calc.results.get("why", "")
 
 
 def test_both_precisions_have_the_same_uncertainty_and_domain(inside):

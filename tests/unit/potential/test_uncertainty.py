@@ -185,7 +185,7 @@ def test_without_a_fit_there_is_no_uncertainty(plain, tmp_path):
 
 def _guard(**changes):
     settings = {"lowest_energy": -50.0, "highest_energy": 50.0, "largest_force": 1e3, "uncertainty": 1e3}
-    return DomainGuard(TrainingDomain(**(settings | changes)), (0.0,) * 120)
+    return DomainGuard(TrainingDomain(**(settings | changes)), (0.0,) * 120, 6.0)
 
 
 @pytest.mark.parametrize(
