@@ -142,7 +142,7 @@ class Engine:
         self.n_states = config.interactions + 1 - first_read(model)
         self._has_atom_energies, self._bias = model.has_atom_energies, 0.0
         if model.mlp_skip_co is not None and model.mlp_skip_co.bias is not None:
-            self._bias = float(model.mlp_skip_co.bias)
+            self._bias = float(model.mlp_skip_co.bias.detach())
         self._width, self._n_features = config.hidden_channels, config.hidden_channels // 2 * self.n_states
         self._weights = PackedWeights.of(model, int(found.function("fused_panel")()))
         self.padded = self._weights.hidden, self._weights.output * self.n_states

@@ -90,8 +90,8 @@ class PackedWeights:
             first_read=first_read(model),
             cutoff=config.cutoff,
             message_scale=1.0 / math.sqrt(config.mean_neighbors),
-            output_bias=float(head.lin2.bias),
-            head_bias=0.0 if head.w_lin is None else float(head.w_lin.bias),
+            output_bias=float(head.lin2.bias.detach()),
+            head_bias=0.0 if head.w_lin is None else float(head.w_lin.bias.detach()),
             norm_epsilon=0.0 if norm is None else norm.eps,
             **{name: array.data_ptr() for name, array in arrays.items()},
         )
