@@ -78,6 +78,11 @@ class _Geometry:
         return copy_into_frames(self.graph, self.frames.graph, self.frames.per_graph)
 
     @cached_property
+    def repulsion(self) -> Tensor | None:
+        """[n_atoms] (eV) repulsion energy of every atom; None if no atoms are in its range."""
+        return None if self.contacts is None else self.contacts.energies(self.graph, self.vectors)
+
+    @cached_property
     def pairs(self) -> tuple[Tensor, Tensor] | None:
         """From :meth:`AtomGraph.pairs`, or None where the two directions of an edge are kept apart.
 
@@ -357,8 +362,8 @@ def _averages(
     table = _table(normalization.reference_table, graph.cell.dtype, graph.cell.device)
     references = table.index_select(0, graph.atomic_numbers)
     fixed = references  # energies of atoms that do not depend on the frame
-    if geometry.contacts is not None:
-        fixed = references + geometry.contacts.energies(graph, geometry.vectors)
+    if geometry.repulsion is not None:
+        fixed = references + geometry.repulsion
     energy = averaged + normalization.shift + graph.sum_over_atoms(fixed)
     result: dict[str, Tensor] = {"graph_of_atom": graph.graph_of_atom, "energy": energy}
     if "energies" in wanted and output.node_energy is not None:
@@ -416,9 +421,8 @@ def _uncertainties(
         result = _from_features(uncertainty, config, geometry, _atom_features(geometry, output).detach(), wanted)
     if "energy_uncertainty_95" in wanted and uncertainty is not None:
         result["energy_uncertainty_95"] = result["energy_uncertainty"] * uncertainty.half_width
-    if "closest_contact" in result and geometry.contacts is not None:
-        pairs = geometry.contacts.energies(graph, geometry.vectors).detach()
-        result["repulsion_energy"] = graph.sum_over_atoms(pairs)
+    if "closest_contact" in result and geometry.repulsion is not None:
+        result["repulsion_energy"] = graph.sum_over_atoms(geometry.repulsion.detach())
     if "energy_uncertainty" not in wanted:
         result.pop("energy_uncertainty", None)
     return result
