@@ -146,6 +146,15 @@ def explained_interrupt(ctx: click.Context, explain: Callable[[], str]) -> Itera
     """On Ctrl-C, print ``explain()``, which says what was saved and how to continue, and exit with 1."""
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not _is_interrupt(error):
+            raise
         click.echo(explain(), err=True)
         ctx.exit(1)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, or was raised by the clean-up after it, e.g. of a file that was being closed."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 
+import click
 import numpy as np
 import pytest
 from ase.build import bulk, fcc111
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from faenet_calc.cli import main, relax_output
 from faenet_calc.cli import train as train_command
+from faenet_calc.cli.options import explained_interrupt
 from faenet_calc.cli.relax_output import RelaxOutput, task_key
 from faenet_calc.graphs.reading import read_structures
 from faenet_calc.simulate import relax
@@ -212,6 +214,21 @@ def test_ctrl_c_in_train(labels, tmp_path):
     # With --overwrite and before the first step, the folder still holds the run that was to be replaced.
     unchanged = train_command._interrupted(out, train_command._saved_at(out))
     assert unchanged == "Interrupted before the first step; nothing was saved."
+
+
+@pytest.mark.parametrize("interrupted_first", [True, False])
+def test_errors_of_the_clean_up_after_ctrl_c_do_not_hide_it(capsys, interrupted_first):
+    context = click.Context(click.Command("x"))
+    with (
+        pytest.raises(click.exceptions.Exit if interrupted_first else OSError),
+        explained_interrupt(context, lambda: "saved"),
+    ):
+        try:
+            if interrupted_first:
+                raise KeyboardInterrupt
+        finally:
+            raise OSError(9, "Bad file descriptor")
+    assert ("saved" in capsys.readouterr().err) == interrupted_first
 
 
 def test_ctrl_c_in_generate(repository, tmp_path):
