@@ -107,7 +107,7 @@ class DomainGuard:
         self._largest_force = torch.inf if domain.largest_force is None else _FORCE_MARGIN * domain.largest_force
         self._most_uncertain = _UNCERTAINTY_MARGIN * domain.uncertainty
         self._references = np.array(references)
-        self._seen, self._offset, self._foreign = b"", 0.0, list[str]()
+        self._numbers, self._offset = np.zeros(0, dtype=np.int64), 0.0
 
     def reasons(self, graph: AtomGraph, prediction: Prediction) -> tuple[str, ...]:
         """Why the prediction of one structure is outside the domain; empty if it is inside. As :meth:`verdict`."""
@@ -120,32 +120,15 @@ class DomainGuard:
             graph: The structure.
             prediction: With energy, and with forces, energy_uncertainty and domain_distance if they were computed.
         """
-        self._look_up(graph)
         reasons, well_inside = self._of_features(graph, prediction)
         return Verdict((*reasons, *self._of_results(graph, prediction)), well_inside)
 
-    def _look_up(self, graph: AtomGraph) -> None:
-        """Reference energy and foreign elements of a structure, unless they are known from the one before.
-
-        Foreign are elements that the training data have in other kinds of structures only, e.g. metals in slabs but not
-        in clusters. Along a simulation, a structure does not become another kind.
-        """
-        numbers, cell, pbc = (array.cpu().numpy() for array in (graph.atomic_numbers, graph.cell, graph.pbc))
-        seen = numbers.tobytes() + cell.tobytes() + pbc.tobytes()
-        if seen == self._seen:
-            return
-        self._seen, self._offset, self._foreign = seen, float(self._references[numbers].sum()), []
-        if self.domain.closed_directions:
-            kind = int(n_closed(graph, self._vacuum)[0])
-            for symbol in map(elements.symbol, np.unique(numbers).tolist()):
-                known = self.domain.closed_directions.get(symbol, ())
-                if known and kind not in known:
-                    words = " and ".join(_KINDS[one] for one in known)
-                    self._foreign.append(f"{symbol} in {_KINDS[kind]} (training data: {symbol} in {words})")
-
     def _of_results(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
         """Implausible energies and forces."""
-        energy = (_value(prediction.energy) - self._offset) / graph.n_atoms
+        numbers = graph.atomic_numbers.cpu().numpy()
+        if numbers.shape != self._numbers.shape or not (numbers == self._numbers).all():  # seldom in simulations
+            self._numbers, self._offset = numbers.copy(), float(self._references[numbers].sum())
+        energy = (_value(prediction.energy) - self._offset) / len(numbers)
         low, high = self.energies
         found = []
         if not low <= energy <= high:
@@ -170,7 +153,9 @@ class DomainGuard:
             margins.append(contact >= _CONTACT_WELL_INSIDE)
             if not contact >= 1:
                 found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
-            found += self._foreign
+            foreign = self._of_kind(graph)
+            margins.append(not foreign)
+            found += foreign
         if prediction.repulsion_energy is not None:
             repulsion = _value(prediction.repulsion_energy)
             margins.append(repulsion == 0)
@@ -196,6 +181,18 @@ class DomainGuard:
                 )
         needed = (prediction.closest_contact, prediction.energy_uncertainty, prediction.domain_distance)
         return found, all(margins) and all(value is not None for value in needed)
+
+    def _of_kind(self, graph: AtomGraph) -> list[str]:
+        """Elements that the training data have in other kinds of structures only, e.g. metals but no metal clusters."""
+        if not self.domain.closed_directions:
+            return []
+        kind, found = int(n_closed(graph, self._vacuum)[0]), []
+        for symbol in map(elements.symbol, np.unique(graph.atomic_numbers.cpu().numpy()).tolist()):
+            known = self.domain.closed_directions.get(symbol, ())
+            if known and kind not in known:
+                words = " and ".join(_KINDS[one] for one in known)
+                found.append(f"{symbol} in {_KINDS[kind]} (training data: {symbol} in {words})")
+        return found
 
     def _closest(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str:
         """The pair of atoms that is closest in comparison with the training data."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ase import Atoms
 from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import CalculationFailed
 from ase.cluster import Icosahedron
@@ -116,10 +117,27 @@ def test_metal_clusters_are_outside_of_a_model_of_surfaces():
     for atoms in (slab, molecule("CO"), bulk("Cu", cubic=True), molecule("CO", vacuum=8.0, pbc=True)):
         calc.calculate(atoms, ["energy"])
         assert "training data: C" not in calc.results.get("why", "")
+    # The same elements in the same cell, as a layer and in one piece.
+    grid = [(4.0 * i, 4.0 * j, 15.0) for i in range(5) for j in range(5)]
+    layer, piece = (
+        Atoms("Cu25", positions, cell=(20, 20, 30), pbc=True)
+        for positions in (grid, Icosahedron("Cu", 3).positions[:25])
+    )
+    assert ["clusters" in row.get("why", "") for row in calc.predict([layer, piece, layer])] == [False, True, False]
     unrecorded = replace(domain, closed_directions={})
     calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, unrecorded), on_outside_domain="warn")
     calc.calculate(cluster, ["energy"])
     assert "clusters" not in calc.results.get("why", "")
+
+
+def test_small_steps_of_a_structure_of_another_kind_are_marked_too(potential, inside):
+    domain = replace(potential.config.domain, closed_directions={"Cu": (3,)})
+    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, domain))
+    with pytest.warns(UserWarning, match=r"Cu in slabs \(training data: Cu in bulk crystals\)"):
+        calc.calculate(inside, ["energy"])
+    inside.rattle(0.001, seed=1)
+    calc.calculate(inside, ["energy"])
+    assert calc.results["domain"] == "outside"
 
 
 def test_both_precisions_have_the_same_uncertainty_and_domain(inside):
