@@ -159,6 +159,11 @@ def test_sets(
 
 def run(chosen: argparse.Namespace, rows: Rows, folder: Path) -> None:
     """Train and test all data sets, networks and seeds that are missing."""
+    if others := {row["asked_steps"] for row in rows.rows if "seed" in row} - {chosen.steps}:
+        raise InputError(
+            f"--steps {chosen.steps}, but the stored rows are of --steps {', '.join(map(str, sorted(others)))}; a mean "
+            "over both would mean nothing: give the same number, or start anew without --resume"
+        )
     for seed in range(chosen.seeds):
         for name, data in data_sets(chosen.co2).items():
             if name not in chosen.sets:
@@ -182,7 +187,7 @@ def run(chosen: argparse.Namespace, rows: Rows, folder: Path) -> None:
                             found += _rows(words | {"case": case, "source": SOURCE}, quoted)
                     cost = {"training": (trained.cpu_s, "s"), "steps": (trained.steps, "")}
                     measured = {**errors(trained.potential, dataset, indices), **cost}
-                    found += _rows(words | {"case": network, "seed": seed}, measured)
+                    found += _rows(words | {"case": network, "seed": seed, "asked_steps": chosen.steps}, measured)
                 rows.extend(found)
                 progress(done=name, network=network, seed=seed)
 

@@ -1,9 +1,10 @@
 """What do the uncertainty and the domain guard cost per call?
 
-    python benchmarks/guard_cost.py metals-m [--rounds 30] [--json FILE]
+    python benchmarks/guard_cost.py metals-m [--rounds 30] [--sizes 2 4 6] [--json FILE]
 
 CPU time of energy and forces with and without the guard, alternating in one process so that both see the same load;
-medians over the rounds. Slabs of Cu(111) with CO in the default frames of the model and in one frame. The guard
+medians over the rounds, and the same for a second calculator without the guard (`control_percent`), whose difference
+from 0 is noise. Slabs of Cu(111) with CO in the default frames of the model and in one frame. The guard
 examines uncertainty and environments again only after an atom has moved by 0.05 Å, so the cost depends on the moves:
 
 dynamics          consecutive steps of 1 fs at 300 K; `examined` is the share of calls that were examined in full.
@@ -79,6 +80,7 @@ def measured(model: str, frames: str, size: int, rounds: int) -> Iterator[Row]:
         name: FAENetCalculator(model, device="cpu", frames=frames, on_outside_domain=name)
         for name in ("ignore", "warn")
     }
+    calculators["control"] = FAENetCalculator(model, device="cpu", frames=frames, on_outside_domain="ignore")
     paths = {
         "dynamics": dynamics(atoms, calculators["ignore"], calls),
         "new structures": new_structures(atoms, calls),
@@ -86,9 +88,10 @@ def measured(model: str, frames: str, size: int, rounds: int) -> Iterator[Row]:
     for moves, path in paths.items():
         times: dict[str, list[float]] = {name: [] for name in calculators}
         for number in range(rounds + 1):  # the first round warms up
-            for name in sorted(calculators, reverse=bool(number % 2)):
+            order = list(calculators)
+            for name in order[number % 3 :] + order[: number % 3]:
                 times[name].append(seconds(calculators[name], atoms, path))
-        without, guarded = (np.array(times[name][1:]) for name in ("ignore", "warn"))
+        without, guarded, control = (np.array(times[name][1:]) for name in ("ignore", "warn", "control"))
         yield {
             "frames": frames,
             "atoms": len(atoms),
@@ -97,6 +100,7 @@ def measured(model: str, frames: str, size: int, rounds: int) -> Iterator[Row]:
             "ms_without": 1e3 * float(np.median(without)),
             "ms_with_guard": 1e3 * float(np.median(guarded)),
             "cost_percent": 100 * (float(np.median(guarded / without)) - 1),
+            "control_percent": 100 * (float(np.median(control / without)) - 1),
         }
 
 
@@ -105,12 +109,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4, 6], help="atoms along the edges of the slab")
     parser.add_argument("--json", type=Path, help="append the rows to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     kept = Rows(arguments.json)
     for frames in ("auto", "one"):
-        for size in (2, 4, 6):
+        for size in arguments.sizes:
             for row in measured(arguments.model, frames, size, arguments.rounds):
                 full = {"benchmark": "guard_cost", **model_words(arguments.model), **rounded(row, 3)}
                 kept.append(full)

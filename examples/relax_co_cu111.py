@@ -156,11 +156,10 @@ def main() -> None:
     rows = [row for row in result.rows if row.error is None]
     print_energies(rows, result, snapshots)
     best = rows[0]
-    close = {row.final_site for row in rows if row.adsorption_energy < best.adsorption_energy + RESOLVED_EV}
+    close = [row.final_site for row in rows if row.adsorption_energy < best.adsorption_energy + RESOLVED_EV]
+    others = [site for site in dict.fromkeys(close) if site != best.final_site]
     print(f"\nmost stable site: {best.final_site} ({seconds:.0f} s for bulk, slab, gas and {len(rows)} relaxations)")
-    print(
-        f"not distinguished from it, within {RESOLVED_EV} eV: {', '.join(sorted(close - {best.final_site})) or 'none'}"
-    )
+    print(f"not distinguished from it, within {RESOLVED_EV} eV: {', '.join(others) or 'none'}")
     print("PBE, which the model approximates, prefers the hollows; experiments find CO on top of Cu atoms.")
     picture = args.out / "co_cu111.png"
     draw(rows, snapshots, picture)

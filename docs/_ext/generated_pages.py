@@ -14,10 +14,12 @@ import networkx as nx
 from docutils import nodes
 from import_graph import ROOT, folder_imports, levels
 from matplotlib.figure import Figure
+from ruamel.yaml import YAML
 from sphinx.application import Sphinx
 
 from faenet_calc.cli import COMMANDS
 from faenet_calc.cli.data import COMMANDS as DATA_COMMANDS
+from faenet_calc.potential import shipped
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PICTURES = {
@@ -39,6 +41,18 @@ def write_model_pages(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for card in sorted((REPOSITORY / "pretrained").glob("*/card.md")):
         _write(folder / f"{card.parent.name}.md", card_page(card.read_text(encoding="utf-8")))
+
+
+def write_model_table(path: Path) -> None:
+    """Write the table of the shipped models, the default model first; models.md includes it."""
+    lines = ["| model | content | energy error (meV/atom) | force error (meV/Å) |", "|---|---|---|---|"]
+    default = shipped.default_name()
+    for name in sorted(shipped.names(), key=lambda name: (name != default, name)):
+        card = YAML(typ="safe").load((REPOSITORY / "pretrained" / name / "card.yaml").read_text(encoding="utf-8"))
+        errors = card["errors"]
+        title = f"[{name}](_generated/models/{name}.md)" + (" (default)" if name == default else "")
+        lines.append(f"| {title} | {card['summary']} | {errors['energy (meV/atom)']} | {errors['forces (meV/Å)']} |")
+    _write(path, "\n".join(lines) + "\n")
 
 
 def write_commands(path: Path) -> None:
@@ -109,6 +123,7 @@ def generate(app: Sphinx) -> None:
     """Generate everything."""
     folder = Path(app.srcdir) / "_generated"
     write_model_pages(folder / "models")
+    write_model_table(folder / "models.md")
     write_commands(folder / "commands.rst")
     write_contributor_guide(folder / "contributing.md")
     draw_layers(folder / "layers.svg")

@@ -160,7 +160,8 @@ class GraphSource:
             )
             if self.on_unknown_element == "error":
                 raise InputError(
-                    f"{message}. Use another model or fine-tune this one; on_unknown_element='warn' computes anyway."
+                    f"{message}. Use another model or fine-tune this one; in Python, "
+                    "FAENetCalculator(on_unknown_element='warn') computes anyway."
                 )
             self._warn_once(f"elements {untrained}", message)
         self._checked_numbers = numbers

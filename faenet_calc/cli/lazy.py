@@ -1,5 +1,6 @@
 """Command groups that import a command when it is invoked, and turn errors into messages and exit codes."""
 
+import difflib
 import traceback
 from importlib import import_module
 from typing import Any
@@ -39,6 +40,18 @@ class LazyGroup(click.Group):
         command = import_module(self.module_prefix + cmd_name).command
         assert isinstance(command, click.Command), f"{self.module_prefix + cmd_name}.command is {command!r}"
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; name a similar one, or all of them, if there is none with this name."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            known = self.list_commands(ctx)
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Commands: {', '.join(known)}."
+            ctx.fail(f"No such command {name!r}. {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the listing from the table, importing nothing."""

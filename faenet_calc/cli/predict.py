@@ -57,6 +57,7 @@ def command(
 
     Exit code 3 if a structure is outside the domain of the model.
     """
+    from faenet_calc.errors import InputError
     from faenet_calc.graphs.reading import read_structures
     from faenet_calc.graphs.writing import check_format, refuse_existing, reserved, write_structures
 
@@ -67,6 +68,8 @@ def command(
         calc = build_calculator(**model)
         known = calc.implemented_properties
         uncertainty = "energy_uncertainty" if "energy_uncertainty" in known else "energy_frame_std"
+        if unknown := [name for name in properties if name not in known]:
+            raise InputError(f"--property {unknown[0]}: not available, {calc.predictor.why_not(unknown[0])}")
         wanted = properties or [name for name in ("energy", "forces", uncertainty) if name in known]
         atoms = [item.atoms for item in structures]
         results = calc.predict(atoms, properties=wanted, progress=show_progress(ctx))

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 @click.option(
     "--one-frame-first",
     is_flag=True,
-    help="Relax with a single frame first, which is several times faster, and finish with the frames of --frames.",
+    help="Relax with a single frame first, which is faster per step, and finish with the frames of --frames.",
 )
 @click.option("--cell", "relax_cell", is_flag=True, help="Relax the cell as well, in its periodic directions.")
 @click.option(
@@ -176,6 +176,8 @@ class _Batch:
             click.echo(self._summary(time.perf_counter() - start))
         if self.talks and self.output.n_saved:
             click.echo(f"wrote {self.output.path}", err=True)
+        elif self.talks and self.output.path is None and any(run.result is not None for run in self.runs.values()):
+            click.echo("the relaxed structures are not saved; -o FILE saves them", err=True)
 
     def rows(self) -> list[dict[str, Any]]:
         """The JSON objects of all structures, in the order of the input."""

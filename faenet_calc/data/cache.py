@@ -276,10 +276,17 @@ def _is_plain(value: Any) -> bool:
 def _need_labels(n_labels: dict[str, int], first: Record, settings: CacheSettings) -> None:
     need_named(n_labels, first, energy_key=settings.energy_key, forces_key=settings.forces_key)
     if not any(n_labels.values()):
-        raise InputError(
-            f"no structure has an energy, forces or a stress; {first} has the numbers "
-            f"{', '.join(scalar_keys(first)) or 'none'}. Name the right one with energy_key (--energy-key)."
+        raise InputError(f"no structure has an energy, forces or a stress. {_other_numbers(first)}")
+
+
+def _other_numbers(record: Record) -> str:
+    """What to do about a data set without labels, given the numbers that its first structure has."""
+    if found := scalar_keys(record):
+        return (
+            f"{record} has the numbers {', '.join(found)}: name the energy with data.energy_key (for data commands "
+            "--energy-key)."
         )
+    return f"{record} has no number that could be an energy: label the structures with DFT first."
 
 
 def _narrow(path: Path, name: str) -> str:

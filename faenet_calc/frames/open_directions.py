@@ -39,9 +39,10 @@ def openness(graph: AtomGraph, vacuum: float) -> NDArray[np.float64]:
     return _smooth_step((empty_layers(graph) - vacuum) / BLEND + 1.0)
 
 
-def n_closed(graph: AtomGraph, vacuum: float) -> NDArray[np.int64]:
+def n_closed(graph: AtomGraph, vacuum: float) -> list[int]:
     """[n_graphs] number of closed directions: 0 for molecules and clusters, 1 wires, 2 slabs, 3 bulk crystals."""
-    return (openness(graph, vacuum) < 0.5).sum(axis=1)
+    half_open = vacuum - 0.5 * BLEND  # (Å) where the openness is 0.5
+    return [sum(layer < half_open for layer in layers) for layers in empty_layers(graph).tolist()]
 
 
 def empty_layers(graph: AtomGraph) -> NDArray[np.float64]:
@@ -50,12 +51,13 @@ def empty_layers(graph: AtomGraph) -> NDArray[np.float64]:
     Computed from fractional coordinates modulo one: independent of the periodic image and the order of atoms.
     """
     graph = graph.on_host
-    inverse, spacing = _lattice_of(graph)
+    if graph.n_graphs == 1:  # the frames of a structure and the domain guard ask for the same
+        kept: NDArray[np.float64] | None = graph.kept.get("empty layers")
+        if kept is None:
+            kept = graph.kept["empty layers"] = _layers_of_one(graph)
+        return kept
     positions, n = _array(graph.positions), graph.n_graphs
-    if n == 1:
-        ordered = np.sort(positions @ inverse[0] % 1.0, axis=0)
-        gaps = np.diff(ordered, axis=0, append=ordered[:1] + 1.0)
-        return gaps.max(axis=0, initial=0.0, keepdims=True) * spacing
+    inverse, spacing = _lattice_of(graph)
     member = graph.graph_of_atom.cpu().numpy()
     fraction = np.einsum("ai,aij->aj", positions, inverse[member]) % 1.0
     ordered = np.sort(fraction + member[:, None], axis=0)  # atoms of a graph are consecutive: sorts within each graph
@@ -68,6 +70,14 @@ def empty_layers(graph: AtomGraph) -> NDArray[np.float64]:
     if len(filled):
         widest[filled] = np.maximum.reduceat(following - ordered, start, axis=0)
     return widest * spacing
+
+
+def _layers_of_one(graph: AtomGraph) -> NDArray[np.float64]:
+    inverse, spacing = _lattice_of(graph)
+    ordered = _array(graph.positions) @ inverse[0] % 1.0
+    ordered.sort(axis=0)
+    gaps = np.concatenate([ordered[1:], ordered[:1] + 1.0]) - ordered
+    return np.asarray(gaps.max(axis=0, initial=0.0, keepdims=True) * spacing)
 
 
 def differentiable_openness(member: AtomGraph, vacuum: float) -> Tensor:

@@ -114,6 +114,11 @@ class AtomGraph:
         """
         return self if self.positions.device.type == "cpu" else self.to(device="cpu")
 
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """Values that were derived from this graph, by name. Shared with :meth:`with_leaves`."""
+        return {}
+
     @property
     def volume(self) -> Tensor:
         """[n_graphs] (Å³), positive for left-handed cells too."""
@@ -171,6 +176,7 @@ class AtomGraph:
     def with_leaves(self, **leaves: Tensor) -> Self:
         """Return a copy with some tensors replaced by others of the same values, with respect to which to derive."""
         copy = dataclasses.replace(self, **leaves)
+        copy.__dict__["kept"] = self.kept
         if self.positions.device.type != "cpu":
             copy.__dict__["on_host"] = self.on_host
         return copy

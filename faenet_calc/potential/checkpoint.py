@@ -140,8 +140,10 @@ def _locate(name_or_path: str | Path) -> Path:
         hint = f"; it holds {', '.join(inside)}" if inside else ""
         raise InputError(f"{str(path)!r} is a folder, expected a checkpoint file{hint}")
     if not path.is_file():
-        known = ", ".join(shipped.names()) or "none"
-        raise InputError(f"{str(path)!r} is neither a file nor the name of a shipped model (shipped: {known})")
+        raise InputError(
+            f"{str(path)!r} is neither a file nor the name of a shipped model{shipped.nearest(str(path))}; shipped: "
+            f"{', '.join(shipped.names()) or 'none'}"
+        )
     return path
 
 

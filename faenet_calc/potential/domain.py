@@ -1,5 +1,6 @@
 """TrainingDomain: ranges of the training data of a potential, and whether a prediction is plausible beside them."""
 
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from torch import Tensor
 from faenet_calc import elements
 from faenet_calc.frames.open_directions import n_closed
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.graphs.tags import NONMETALS
 from faenet_calc.potential.edge_lengths import EdgeLengths
 from faenet_calc.potential.prediction import Prediction
 
@@ -20,6 +22,7 @@ from faenet_calc.potential.prediction import Prediction
 _ENERGY_MARGIN = 0.5  # of the width of the training range, on both sides
 _FORCE_MARGIN = 2.0  # times the largest training force
 _CLOSER = 0.85  # of the shortest training distance
+_BONDED = 1.2  # times the sum of covalent radii: nonmetals closer than this to another atom are bonded to it
 _UNCERTAINTY_MARGIN = 3.0  # times the training quantile
 _REPULSION = 0.5  # (eV) energy of overlapping atoms, which replaces that of the network
 _DISTANCE_MARGIN = 2.0  # times the distance of the farthest training atoms
@@ -55,11 +58,24 @@ class TrainingDomain:
     def _limits(self) -> dict[tuple[torch.dtype, torch.device], Tensor]:
         """The limits of contacts by type and device, converted once."""
         limits = torch.zeros(elements.MAX_Z + 1, elements.MAX_Z + 1, dtype=torch.float64)
-        for pair, distance in self.shortest.items():
-            one, other = (elements.atomic_number(symbol) for symbol in pair.split("-"))
-            bond = float(covalent_radii[one] + covalent_radii[other])  # elements that never met may still touch
-            limits[one, other] = limits[other, one] = (_CLOSER * min(distance, bond)) ** 2
+        known = sorted({elements.atomic_number(symbol) for pair in self.shortest for symbol in pair.split("-")})
+        for one, other in itertools.combinations_with_replacement(known, 2):
+            bond = float(covalent_radii[one] + covalent_radii[other])
+            if self.is_unknown_bond(one, other):
+                limit = _BONDED * bond
+            else:  # metals that never met may still touch
+                limit = _CLOSER * min(self._shortest_of(one, other), bond)
+            limits[one, other] = limits[other, one] = limit**2
         return {(limits.dtype, limits.device): limits.reshape(-1)}
+
+    def _shortest_of(self, one: int, other: int) -> float:
+        """(Å) shortest training distance of two elements; infinite if they never met."""
+        return self.shortest.get("-".join(map(elements.symbol, sorted((one, other)))), np.inf)
+
+    def is_unknown_bond(self, one: int, other: int) -> bool:
+        """Whether a nonmetal is never bonded to another element in the training data that have both."""
+        bond = float(covalent_radii[one] + covalent_radii[other])
+        return (one in NONMETALS or other in NONMETALS) and self._shortest_of(one, other) > _BONDED * bond
 
     def contact_limits(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         """[119 * 119] (Å²) square of the shortest plausible distance of each pair of elements."""
@@ -107,7 +123,8 @@ class DomainGuard:
         self._largest_force = torch.inf if domain.largest_force is None else _FORCE_MARGIN * domain.largest_force
         self._most_uncertain = _UNCERTAINTY_MARGIN * domain.uncertainty
         self._references = np.array(references)
-        self._numbers, self._offset = np.zeros(0, dtype=np.int64), 0.0
+        self._numbers, self._offset = b"", 0.0
+        self._foreign: dict[int, list[str]] = {}  # of these elements, by the number of closed directions
 
     def reasons(self, graph: AtomGraph, prediction: Prediction) -> tuple[str, ...]:
         """Why the prediction of one structure is outside the domain; empty if it is inside. As :meth:`verdict`."""
@@ -120,15 +137,16 @@ class DomainGuard:
             graph: The structure.
             prediction: With energy, and with forces, energy_uncertainty and domain_distance if they were computed.
         """
-        reasons, well_inside = self._of_features(graph, prediction)
-        return Verdict((*reasons, *self._of_results(graph, prediction)), well_inside)
-
-    def _of_results(self, graph: AtomGraph, prediction: Prediction) -> list[str]:
-        """Implausible energies and forces."""
         numbers = graph.atomic_numbers.cpu().numpy()
-        if numbers.shape != self._numbers.shape or not (numbers == self._numbers).all():  # seldom in simulations
-            self._numbers, self._offset = numbers.copy(), float(self._references[numbers].sum())
-        energy = (_value(prediction.energy) - self._offset) / len(numbers)
+        if (now := numbers.tobytes()) != self._numbers:  # seldom in simulations
+            self._numbers, self._offset = now, float(self._references[numbers].sum())
+            self._foreign = {}
+        reasons, well_inside = self._of_features(graph, prediction)
+        return Verdict((*reasons, *self._of_results(prediction, len(numbers))), well_inside)
+
+    def _of_results(self, prediction: Prediction, n_atoms: int) -> list[str]:
+        """Implausible energies and forces."""
+        energy = (_value(prediction.energy) - self._offset) / n_atoms
         low, high = self.energies
         found = []
         if not low <= energy <= high:
@@ -138,7 +156,7 @@ class DomainGuard:
             )
         if prediction.forces is not None:
             forces = prediction.forces.cpu().numpy()
-            largest = np.abs(forces).max()  # component; the vector is longer by a factor of at most √3
+            largest = max(forces.max(), -forces.min())  # component; the vector is longer by a factor of at most √3
             if not 3**0.5 * largest <= self._largest_force:
                 force = float(np.linalg.norm(forces, axis=1).max())
                 if not force <= self._largest_force:
@@ -186,8 +204,15 @@ class DomainGuard:
         """Elements that the training data have in other kinds of structures only, e.g. metals but no metal clusters."""
         if not self.domain.closed_directions:
             return []
-        kind, found = int(n_closed(graph, self._vacuum)[0]), []
-        for symbol in map(elements.symbol, np.unique(graph.atomic_numbers.cpu().numpy()).tolist()):
+        (kind,) = n_closed(graph, self._vacuum)
+        if kind not in self._foreign:
+            self._foreign[kind] = self._foreign_elements(kind)
+        return self._foreign[kind]
+
+    def _foreign_elements(self, kind: int) -> list[str]:
+        """Reasons by element of the present structure for a number of closed directions."""
+        found = []
+        for symbol in map(elements.symbol, np.unique(np.frombuffer(self._numbers, dtype=np.int64)).tolist()):
             known = self.domain.closed_directions.get(symbol, ())
             if known and kind not in known:
                 words = " and ".join(_KINDS[one] for one in known)
@@ -201,10 +226,10 @@ class DomainGuard:
         first, second = int(graph.centre[edge]), int(graph.neighbor[edge])
         one, other = (elements.symbol(int(numbers[atom])) for atom in (first, second))
         limit = float(self.domain.contact_limits(torch.float64, torch.device("cpu"))[lengths.pair[edge]]) ** 0.5
-        return (
-            f"atoms {first} and {second} ({one}-{other}) {float(lengths.squared[edge]) ** 0.5:.2f} Å apart (training "
-            f"data: {limit / _CLOSER:.2f} or more)"
-        )
+        distance = f"atoms {first} and {second} ({one}-{other}) {float(lengths.squared[edge]) ** 0.5:.2f} Å apart"
+        if self.domain.is_unknown_bond(int(numbers[first]), int(numbers[second])):
+            return f"{distance} (training data: no {one}-{other} bonds)"
+        return f"{distance} (training data: {limit / _CLOSER:.2f} or more)"
 
 
 def _value(tensor: Tensor) -> float:

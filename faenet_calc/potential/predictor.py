@@ -1,6 +1,7 @@
 """Predictor: many graphs to predictions, under one memory budget, for one potential or a committee."""
 
 import dataclasses
+import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -102,7 +103,9 @@ class Predictor:
         """The reason why a property is not available."""
         if name in _OF_COMMITTEES and len(self.committee.members) == 1:
             return "it needs a committee; give a list or glob of checkpoints"
-        return self._missing.get(_OF_COMMITTEES.get(name, name), f"known are {', '.join(self.properties)}")
+        close = difflib.get_close_matches(name, self.properties, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return self._missing.get(_OF_COMMITTEES.get(name, name), f"{hint}known are {', '.join(self.properties)}")
 
     def predict(
         self, structures: Iterable[Graphs], properties: Collection[str], *, batch_size: BatchSize = "auto"

@@ -142,12 +142,29 @@ def close_contacts(
     every, outer = _ranges_of_all_pairs(config, cutoff, lengths.squared.dtype, lengths.squared.device)
     limits = outer.index_select(0, lengths.pair)
     distance = lengths.squared.sqrt()
-    crowding = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, limits[:, 1:]))
-    acts = (distance < limits[:, 0]).any() | (crowding > config.crowding_start).any()
+    crowded = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, limits[:, 1:]))
+    acts = (distance < limits[:, 0]).any() | (crowded > config.crowding_start).any()
     if not bool(acts):
         return None
     ranges = SwitchingRanges(*(table.index_select(0, lengths.pair) for table in every))
     return CloseContacts(config=config, ranges=ranges)
+
+
+def relative_distances(config: RepulsionConfig, graph: AtomGraph, distance: Tensor) -> Tensor:
+    """[n_edges] distances (Å) in units of a short bond of the two elements, as ``config.outer`` is."""
+    return distance / _ranges_of_edges(config, graph, torch.inf, distance).zbl[:, 1] * config.outer
+
+
+def crowding(config: RepulsionConfig, graph: AtomGraph, distance: Tensor, cutoff: float) -> Tensor:
+    """[n_atoms] crowding n_i of every atom, from distances (Å) of the edges within a cutoff (Å)."""
+    limits = _ranges_of_edges(config, graph, cutoff, distance).crowding
+    return distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, limits))
+
+
+def _ranges_of_edges(config: RepulsionConfig, graph: AtomGraph, cutoff: float, like: Tensor) -> SwitchingRanges:
+    every, _ = _ranges_of_all_pairs(config, cutoff, like.dtype, like.device)
+    pair = graph.atomic_numbers[graph.centre] * (elements.MAX_Z + 1) + graph.atomic_numbers[graph.neighbor]
+    return SwitchingRanges(*(table.index_select(0, pair) for table in every))
 
 
 @lru_cache(maxsize=8)

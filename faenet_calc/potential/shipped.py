@@ -69,12 +69,16 @@ def default_name() -> str:
     return chosen
 
 
+def nearest(name: str) -> str:
+    """A hint at the shipped model with the most similar name; empty if none is similar."""
+    close = difflib.get_close_matches(name, names(), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
 def _folder(name: str) -> Path:
     shipped = names()
     if name not in shipped:
-        close = difflib.get_close_matches(name, shipped, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise InputError(f"no shipped model is called {name!r}{hint}; shipped: {', '.join(shipped) or 'none'}")
+        raise InputError(f"no shipped model is called {name!r}{nearest(name)}; shipped: {', '.join(shipped) or 'none'}")
     return _root() / name
 
 

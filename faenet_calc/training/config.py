@@ -3,15 +3,16 @@
 ``config_file.py`` reads the file; defaults that depend on the preset are in ``preset_hyperparameters.py``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval
 
+from faenet_calc.errors import InputError
 from faenet_calc.frames.config import FrameMode, FramesConfig
 from faenet_calc.graphs.config import GraphConfig
 from faenet_calc.network.config import ModelConfig
-from faenet_calc.potential.config import EnergyConfig, ForceKind
+from faenet_calc.potential.config import EnergyConfig, ForceKind, RepulsionConfig
 
 LossKind = Literal["mae", "mse", "huber", "l2"]
 Fit = Literal["fit"]
@@ -251,6 +252,34 @@ class FinetuneConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RepulsionSection:
+    """Short-range repulsion (:class:`RepulsionConfig`).
+
+    What is None is that of the preset or, in fine-tuning, that of the initial model. If no limit is stated, the limits
+    are moved below the contacts in the training data.
+    """
+
+    kind: Literal["none", "zbl"] | None = None
+    outer: Positive | None = None
+    inner: Positive | None = None
+    crowding_start: Positive | None = None
+    crowding_end: Positive | None = None
+
+    @property
+    def states_limits(self) -> bool:
+        """Whether any of the limits is stated."""
+        return any(x is not None for x in (self.outer, self.inner, self.crowding_start, self.crowding_end))
+
+    def applied_to(self, own: RepulsionConfig) -> RepulsionConfig:
+        """Settings of a preset or a model with those of this section."""
+        stated = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        try:
+            return replace(own, **stated)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """All settings of a training run."""
 
@@ -265,3 +294,4 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    repulsion: RepulsionSection = field(default_factory=RepulsionSection)

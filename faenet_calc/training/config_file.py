@@ -100,11 +100,11 @@ def resumed_config(asked: TrainConfig, stored: Mapping[str, Any], *, source: str
     """
     now, then = config_to_mapping(asked), stored["asked"]
     changed = [
-        f"{section}.{key}: {then[section].get(key)!r} → {value!r}"
+        f"{section}.{key}: {then.get(section, {}).get(key)!r} → {value!r}"
         for section in now
         if section != "run"
         for key, value in now[section].items()
-        if value != then[section].get(key)
+        if value != then.get(section, {}).get(key)
     ]
     if changed:
         raise InputError(
@@ -142,6 +142,7 @@ def potential_config(
         forces=section.forces,
         forces_on_free_atoms_only=section.forces == "direct" and config.loss.free_atoms_only,
         trained_elements=trained_elements,
+        repulsion=config.repulsion.applied_to(preset_config(section.preset).repulsion),
         name=section.name,
     )
 

@@ -124,6 +124,7 @@ def refitted(
         name=config.model.name,
         energy=config.energy,
         trained_elements=tuple(sorted({*kept, *dataset.numbers})),
+        repulsion=config.repulsion.applied_to(potential.config.repulsion),
         domain=None,
     )
     fresh = Potential(settings)

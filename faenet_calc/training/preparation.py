@@ -18,6 +18,7 @@ from faenet_calc.potential.potential import Potential
 from faenet_calc.training.batches import Indices, Replay
 from faenet_calc.training.config import DataConfig, TrainConfig
 from faenet_calc.training.config_file import potential_config
+from faenet_calc.training.contacts import fit_repulsion
 from faenet_calc.training.finetune import (
     adopt_potential,
     build_replay,
@@ -171,6 +172,12 @@ def prepare(
         n_frozen = freeze(potential, config.finetune.freeze)
         notes += [*more, f"{n_frozen:,} parameters are frozen" if n_frozen else "all parameters are trained"]
     potential.check_elements(torch.tensor(train.dataset.numbers))
+    if not config.repulsion.states_limits:
+        repulsion, more = fit_repulsion(
+            potential.config.repulsion, train.dataset, train.indices, cutoff=potential.cutoff
+        )
+        potential.config = dataclasses.replace(potential.config, repulsion=repulsion)
+        notes += more
     potential.model.to(device)
     section = dataclasses.replace(
         config.normalization,

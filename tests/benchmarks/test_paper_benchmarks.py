@@ -244,3 +244,7 @@ def test_dft_has_published_errors_with_their_source_and_can_be_resumed(tmp_path,
         file.write(json.dumps(spent) + "\n")
     monkeypatch.setattr(dft, "fit", None)
     assert run(dft.main, tmp_path, "dft") == [*rows, spent]
+    others = [{**row, "asked_steps": 200} if "seed" in row else row for row in rows]
+    (tmp_path / "dft.jsonl").write_text("".join(json.dumps(row) + "\n" for row in others))
+    with pytest.raises(InputError, match=r"--steps 1, but the stored rows are of --steps 200"):
+        run(dft.main, tmp_path, "dft")

@@ -254,6 +254,31 @@ def test_relax_says_when_it_did_not_converge(files, model):
     assert result.exit_code == 3 and "NOT converged" in result.stdout
 
 
+def test_relax_without_output_says_that_nothing_is_saved(files, model):
+    result = run("relax", "-m", model, files / "slab.traj", "--steps", 1)
+    assert "not saved; -o FILE" in result.stderr
+    molecule("CO").write(files / "co.xyz")
+    refused = run("relax", "-m", model, files / "co.xyz")
+    assert refused.exit_code == 2 and "not saved" not in refused.stderr  # there is nothing to save
+    assert "not saved" not in run("relax", "-m", model, files / "slab.traj", "--steps", 1, "-q").stderr
+    assert (
+        "not saved" not in run("relax", "-m", model, files / "slab.traj", "--steps", 1, "-o", files / "b.traj").stderr
+    )
+
+
+def test_misspelled_words_are_answered_with_similar_ones(files, model):
+    cases = {
+        ("relaxx", files / "slab.traj"): "Did you mean 'relax'?",
+        ("data", "splitt"): "Did you mean 'split'?",
+        ("optimise-all",): "Commands: predict, relax, md",
+        ("predict", "-m", model, files / "slab.traj", "-p", "force"): "did you mean forces?",
+        ("predict", "-m", "metals_m", files / "slab.traj"): "(did you mean 'metals-m'?); shipped: ",
+    }
+    for words, expected in cases.items():
+        result = run(*words)
+        assert result.exit_code == 2 and expected in result.stderr, (words, result.output)
+
+
 def test_relax_with_a_wrong_optimizer(files, model):
     result = run("relax", "-m", model, files / "slab.traj", "--optimizer", "simplex")
     assert result.exit_code == 2 and "choose from BFGS" in result.stderr

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from ase import Atoms
 from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import CalculationFailed
@@ -291,3 +292,23 @@ def test_evaluate_counts_structures_outside(potential, inside, outside, tmp_path
         assert found.exit_code == code, found.output
         result = json.loads(found.stdout)
         assert (result["domain"], result["n_outside"], list(result["why"])) == expected
+
+
+def test_bonds_that_are_not_in_the_training_data_are_marked(potential):
+    """Elements that were trained apart: the training data of copper-s have C and H, but no C-H bonds."""
+    calc = FAENetCalculator("copper-s", on_outside_domain="warn")
+    assert "C-H" not in calc.predictor.committee.members[0].config.domain.shortest
+    with pytest.warns(UserWarning, match=r"\([CH]-[CH]\) 1\.09 Å apart \(training data: no [CH]-[CH] bonds\)"):
+        (methane,) = calc.predict([molecule("CH4")])
+    assert methane["domain"] == "outside"
+    assert "bonds)" not in calc.predict([molecule("CO")])[0].get("why", "")
+    apart = Atoms("CH", [[0, 0, 0], [0, 0, 3.0]])
+    assert "bonds)" not in calc.predict([apart])[0].get("why", "")
+    # Metals that never met may touch, and a bond that was trained is known.
+    domain = replace(
+        potential.config.domain, shortest={"Cu-Cu": 2.3, "Pd-Pd": 2.4, "O-Cu": 1.7, "O-Pd": 3.0, "O-O": 1.2}
+    )
+    limits = domain.contact_limits(torch.float64, torch.device("cpu")).reshape(119, 119).sqrt()
+    assert float(limits[29, 46]) == pytest.approx(0.85 * (1.32 + 1.39))
+    assert float(limits[8, 29]) == pytest.approx(0.85 * 1.7)
+    assert float(limits[46, 8]) == pytest.approx(1.2 * (0.66 + 1.39))

@@ -223,7 +223,9 @@ def test_command_line(tmp_path):
     assert CliRunner().invoke(main, [*arguments, "--resume"]).exit_code == 0
     (tmp_path / "run" / "report.html").unlink()
     assert CliRunner().invoke(main, ["report", str(tmp_path / "run")]).exit_code == 0
-    assert (tmp_path / "run" / "report.html").is_file()
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert 'data-name="adsorption_energy">adsorption energy (eV)<' in page
+    assert 'data-name="uncertainty">uncertainty (eV)<' in page
     assert CliRunner().invoke(main, ["screen", "--bulk", "Cu", "-o", str(tmp_path / "x")]).exit_code == 2
 
 

@@ -136,3 +136,26 @@ def test_fine_tuning_has_a_smaller_default_learning_rate():
     assert lr(finetune={"checkpoint": None}) == lr() == 5e-3
     assert lr(finetune=start, optim={"lr": 4e-3}) == 4e-3
     assert lr(finetune=start, model={"preset": "paper-s2ef"}) == 2.5e-4
+
+
+def test_trained_potentials_have_the_repulsion_of_their_preset():
+    normalization = NormalizationSection()
+    for preset, kind in (("modern-s", "zbl"), ("paper-s2ef", "none")):
+        config = read_config(f"model: {{preset: {preset}}}\n")
+        assert potential_config(config, normalization=normalization).repulsion.kind == kind
+    config = read_config("repulsion: {crowding_start: 3.0, crowding_end: 4.0}\n")
+    found = potential_config(config, normalization=normalization).repulsion
+    assert (found.kind, found.outer, found.crowding_start, found.crowding_end) == ("zbl", 0.88, 3.0, 4.0)
+    bare = read_config("repulsion: {kind: none}\n")
+    assert potential_config(bare, normalization=normalization).repulsion.kind == "none"
+    with pytest.raises(InputError, match="0 < inner < outer < 1"):
+        potential_config(read_config("repulsion: {inner: 0.95}\n"), normalization=normalization)
+
+
+def test_runs_that_were_started_without_a_section_can_be_resumed():
+    asked = read_config("run: {max_epochs: 5}\n")
+    then = {name: values for name, values in config_to_mapping(asked).items() if name != "repulsion"}
+    resumed_config(asked, {"asked": then, "resolved": then}, source="state.pt")
+    with pytest.raises(InputError, match=r"repulsion.outer: None → 0.8"):
+        changed = read_config("repulsion: {outer: 0.8}\n")
+        resumed_config(changed, {"asked": then, "resolved": then}, source="state.pt")
