@@ -20,7 +20,8 @@ taken.
 
 Columns: pairs; MAE, RMSE and largest error (eV); Spearman rank correlation; standard deviation of the DFT energies
 (eV); `same_site`: slabs for which the model picks DFT's most stable site, of the slabs with several sites of an
-adsorbate, and the mean DFT energy of the picked site above the most stable one (eV). `moved` counts adsorbates that a
+adsorbate, the mean DFT energy of the picked site above the most stable one (eV), and `site_error_eV`: standard
+deviation of the errors among the sites of one slab. `moved` counts adsorbates that a
 relaxation displaces by more than 0.5 Å, usually to another site; the row "not moved" is without them. `failed` counts
 relaxations that did not converge; these are left out. If a model has a domain guard, `outside` counts the structures
 with adsorbate that it marks as outside its domain.
@@ -279,16 +280,35 @@ def aligned(pairs: Sequence[Pair], energies: Floats) -> tuple[Floats, Floats]:
     return dft, model
 
 
-def site_preference(pairs: Sequence[Pair], energies: Floats) -> tuple[int, int, float]:
-    """Slabs with the same most stable site, slabs with several sites, mean DFT energy lost by the pick (eV)."""
+@dataclass(frozen=True)
+class SitePreference:
+    """How a model orders the sites of one slab.
+
+    Attributes:
+        same: Slabs with the same most stable site as in DFT.
+        slabs: Slabs with several sites.
+        loss: (eV) mean DFT energy lost by the pick.
+        error: (eV) standard deviation of the errors among the sites of one slab.
+    """
+
+    same: int
+    slabs: int
+    loss: float
+    error: float
+
+
+def site_preference(pairs: Sequence[Pair], energies: Floats) -> SitePreference:
+    """Compare the sites of every slab and adsorbate that has several."""
     sites: dict[tuple[str, str, str], list[int]] = {}
     for index, pair in enumerate(pairs):
         sites.setdefault((pair.surface, pair.slab, pair.adsorbate), []).append(index)
-    losses = []
+    losses, variances = [], []
     for members in (members for members in sites.values() if len(members) > 1):
         dft = np.array([pairs[index].energy for index in members])
         losses.append(float(dft[np.argmin(energies[members])] - dft.min()))
-    return sum(loss == 0.0 for loss in losses), len(losses), float(np.mean(losses)) if losses else 0.0
+        variances.append(float(np.var(energies[members] - dft, ddof=1)))
+    loss, variance = (float(np.mean(values)) if values else 0.0 for values in (losses, variances))
+    return SitePreference(same=sum(lost == 0.0 for lost in losses), slabs=len(losses), loss=loss, error=variance**0.5)
 
 
 def summarize(outcome: Outcome) -> list[Row]:
@@ -328,8 +348,15 @@ def _errors(dft: Floats, model: Floats) -> Row:
 
 
 def _preference_row(pairs: Sequence[Pair], energies: Floats) -> Row:
-    same, slabs, loss = site_preference(pairs, energies)
-    return {"same_site": same, "slabs_with_sites": slabs, "site_loss_eV": round(loss, 4)} if slabs else {}
+    found = site_preference(pairs, energies)
+    if not found.slabs:
+        return {}
+    return {
+        "same_site": found.same,
+        "slabs_with_sites": found.slabs,
+        "site_loss_eV": round(found.loss, 4),
+        "site_error_eV": round(found.error, 4),
+    }
 
 
 def _nequix(weights: Path) -> Calculator:
@@ -362,7 +389,7 @@ def table(rows: Iterable[Row]) -> str:
     """Markdown table of the rows of groups."""
     columns = (
         "case", "model", "geometry", "pairs", "mae_eV", "rmse_eV", "max_eV", "rank_correlation", "dft_std_eV",
-        "same_site", "slabs_with_sites", "site_loss_eV", "moved", "failed", "outside",
+        "same_site", "slabs_with_sites", "site_loss_eV", "site_error_eV", "moved", "failed", "outside",
     )  # fmt: skip
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     lines += ["| " + " | ".join(_cell(row.get(column)) for column in columns) + " |" for row in rows]

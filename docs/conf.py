@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_click",
     "sphinx_copybutton",
+    "array_like",
     "mathml",
     "generated_pages",
     "offline",
@@ -28,8 +29,7 @@ exclude_patterns = [
     "_ext",
     "_generated/contributing.md",
     "_generated/commands.rst",
-    "_generated/models.md",
-]  # the last three are included
+]  # the last two are included
 nitpicky = True
 # Types of other packages are not linked, because that needs their inventories from the network.
 nitpick_ignore_regex = [

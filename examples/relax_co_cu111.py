@@ -21,7 +21,7 @@ from matplotlib.patches import Circle
 from faenet_calc import FAENetCalculator, screen
 from faenet_calc.reports.screening import write_screening_report
 from faenet_calc.screening.adsorbates import Adsorbate, adsorbate
-from faenet_calc.screening.results import Row
+from faenet_calc.screening.results import RESOLVED_EV, Row, not_distinguished
 from faenet_calc.screening.screen import ScreenResult
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.surfaces import Slab, relaxed_bulk, standard_slab
@@ -31,7 +31,6 @@ from faenet_calc.simulate.trajectory import read_snapshots
 SITE_COLORS = {"top": "#4477aa", "bridge": "#ee6677", "fcc": "#228833", "hcp": "#aa3377"}
 HALF_WIDTH_A = 5.2  # Å, half the width of a drawn view
 TILT_DEG = 30.0  # all four sites survive; at 50° (four layers) the start on top slid to fcc
-RESOLVED_EV = 0.1  # eV, smaller differences between sites are not reliable (card of metals-m)
 
 
 def tilted_co() -> Adsorbate:
@@ -156,8 +155,7 @@ def main() -> None:
     rows = [row for row in result.rows if row.error is None]
     print_energies(rows, result, snapshots)
     best = rows[0]
-    close = [row.final_site for row in rows if row.adsorption_energy < best.adsorption_energy + RESOLVED_EV]
-    others = [site for site in dict.fromkeys(close) if site != best.final_site]
+    others = not_distinguished(rows, best)
     print(f"\nmost stable site: {best.final_site} ({seconds:.0f} s for bulk, slab, gas and {len(rows)} relaxations)")
     print(f"not distinguished from it, within {RESOLVED_EV} eV: {', '.join(others) or 'none'}")
     print("PBE, which the model approximates, prefers the hollows; experiments find CO on top of Cu atoms.")

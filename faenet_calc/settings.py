@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def from_mapping(cls: type[T], mapping: Mapping[str, Any], *, source: str = "set
     mistakes: list[str] = []
     value = _build(cls, mapping, "", mistakes)
     if mistakes:
-        raise InputError(f"{source}: {len(mistakes)} mistake(s)\n" + "\n".join(f"  - {m}" for m in mistakes))
+        raise InputError(f"{source}: {counted(len(mistakes), 'mistake')}\n" + "\n".join(f"  - {m}" for m in mistakes))
     return typing.cast(T, value)
 
 

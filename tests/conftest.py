@@ -20,7 +20,7 @@ ALLOWED_SKIPS = (
     "this processor has no",
     "this version of ASE has no",
     r"Quantum ESPRESSO \(pw.x\) is not installed",
-    r"could not import '(chgnet|mace|nequix|sevenn|torch_sim)",
+    r"could not import '(chgnet|mace|nequix|sevenn|torch_sim|triton|vesin_torch)",
 )
 ALLOWED_SKIPS_OUTSIDE_CI = ("no compiled library", "chromium")  # `.ci/run` and GitHub set CI
 

@@ -1,13 +1,14 @@
-"""Pages and pictures that are generated from the repository into docs/_generated before the pages are read.
+"""Pages that are generated from the repository into docs/_generated before the pages are read.
 
-Model pages come from the model cards, the command line reference from the commands, the layer diagram from the imports
-of the package, and the pictures of the tutorials from the examples.
+Model pages come from the model cards, the command line reference from the commands, and the layer diagram from the
+imports of the package.
+
+The pages in docs/ are also read as plain files, on GitHub or in an editor. Their links point to files of the
+repository. Directives that only Sphinx understands are in comments, ``<!-- make docs`` to ``-->``; text for plain files
+only is between ``<!-- without make docs -->`` and ``<!-- end -->``. `for_sphinx` converts a page for Sphinx.
 """
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import networkx as nx
@@ -20,13 +21,28 @@ from sphinx.application import Sphinx
 from faenet_calc.cli import COMMANDS
 from faenet_calc.cli.data import COMMANDS as DATA_COMMANDS
 from faenet_calc.potential import shipped
+from faenet_calc.potential.checkpoint import read_metadata
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PICTURES = {
-    "equation_of_state.py": "equation_of_state.png",
-    "neb_diffusion.py": "neb_diffusion.png",
-    "md_rdf.py": "rdf.png",
-}
+_FOR_SPHINX = re.compile(r"^<!-- make docs\n(.*?)^-->$", flags=re.DOTALL | re.MULTILINE)
+_FOR_FILES = re.compile(r"^<!-- without make docs -->\n.*?^<!-- end -->\n", flags=re.DOTALL | re.MULTILINE)
+
+
+def for_sphinx(text: str) -> str:
+    """A page as Sphinx reads it: with its directives, and links to pages instead of files of the repository.
+
+    Links to files that are no pages become plain text.
+    """
+    text = _FOR_SPHINX.sub(r"\1", _FOR_FILES.sub("", text))
+    text = re.sub(r"\]\((?:\.\./)+pretrained/([\w-]+)/card\.md\)", r"](/_generated/models/\1.md)", text)
+    text = re.sub(r"\]\((?:\.\./)+(CONTRIBUTING|CHANGELOG)\.md\)", lambda found: f"](/{found[1].lower()}.md)", text)
+    return re.sub(r"\[([^\]]+)\]\((?:\.\./)+(?:benchmarks|datasets|examples|pretrained|scripts)/[^)]*\)", r"\1", text)
+
+
+def read_for_sphinx(_: Sphinx, name: str, source: list[str]) -> None:
+    """Apply `for_sphinx` to a page; generated pages are complete."""
+    if not name.startswith("_generated/"):
+        source[0] = for_sphinx(source[0])
 
 
 def card_page(text: str) -> str:
@@ -43,16 +59,28 @@ def write_model_pages(folder: Path) -> None:
         _write(folder / f"{card.parent.name}.md", card_page(card.read_text(encoding="utf-8")))
 
 
-def write_model_table(path: Path) -> None:
-    """Write the table of the shipped models, the default model first; models.md includes it."""
-    lines = ["| model | content | energy error (meV/atom) | force error (meV/Å) |", "|---|---|---|---|"]
+def model_table() -> str:
+    """The table of the shipped models in models.md, the default model first; a test compares them."""
+    lines = [
+        "| model | content | error against DFT | energy (meV/atom) | forces (meV/Å) | against |",
+        "|---|---|---|---|---|---|",
+    ]
     default = shipped.default_name()
     for name in sorted(shipped.names(), key=lambda name: (name != default, name)):
         card = YAML(typ="safe").load((REPOSITORY / "pretrained" / name / "card.yaml").read_text(encoding="utf-8"))
-        errors = card["errors"]
-        title = f"[{name}](_generated/models/{name}.md)" + (" (default)" if name == default else "")
-        lines.append(f"| {title} | {card['summary']} | {errors['energy (meV/atom)']} | {errors['forces (meV/Å)']} |")
-    _write(path, "\n".join(lines) + "\n")
+        errors, reference = card["errors"], card["reference"]["calculator"]
+        title = f"[{name}](../pretrained/{name}/card.md)" + (" (default)" if name == default else "")
+        energy, forces = errors["energy (meV/atom)"], errors["forces (meV/Å)"]
+        against, dft = ("DFT", "these errors") if reference.startswith("DFT") else ("teacher", _error_against_dft(name))
+        lines.append(f"| {title} | {card['summary']} | {dft} | {energy} | {forces} | {against} |")
+    return "\n".join(lines) + "\n"
+
+
+def _error_against_dft(name: str) -> str:
+    """Mean absolute error of adsorption energies against DFT, from the card inside the checkpoint."""
+    measured = read_metadata(shipped.path(name))["extra"]["model_card"]["measured"]
+    errors = measured.get("dft_adsorption", {}).get("DFT geometry", {}).get("all")
+    return "–" if errors is None else f"{errors['mae_eV']:.3f} eV (adsorption energies)"
 
 
 def write_commands(path: Path) -> None:
@@ -103,16 +131,6 @@ def draw_layers(path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def run_examples(folder: Path) -> None:
-    """Run the examples whose pictures are missing or older than the example."""
-    for script, picture in PICTURES.items():
-        source, target = REPOSITORY / "examples" / script, folder / picture
-        if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-            environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-            command = [sys.executable, str(source), "--quick", "--out", str(folder)]
-            subprocess.run(command, check=True, env=environment, capture_output=True)
-
-
 def _write(path: Path, text: str) -> None:
     """Write a page unless it is unchanged, so that Sphinx does not read it again."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -123,15 +141,14 @@ def generate(app: Sphinx) -> None:
     """Generate everything."""
     folder = Path(app.srcdir) / "_generated"
     write_model_pages(folder / "models")
-    write_model_table(folder / "models.md")
     write_commands(folder / "commands.rst")
     write_contributor_guide(folder / "contributing.md")
     draw_layers(folder / "layers.svg")
-    run_examples(folder / "examples")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the generator."""
     app.connect("builder-inited", generate)
+    app.connect("source-read", read_for_sphinx)
     app.connect("doctree-read", without_mail_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

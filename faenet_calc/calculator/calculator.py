@@ -214,7 +214,7 @@ class FAENetCalculator(Calculator):
         predictions = self.predictor.predict(graphs, self._computed(properties), batch_size=batch_size)
         hidden = self.guard.properties.difference(properties)
         found: list[dict[str, Any]] = []
-        with progress_bar(shown=progress, total=len(items), unit="structure") as bar:
+        with progress_bar(shown=progress, total=len(items), unit="structures") as bar:
             for prediction, (graph, *_) in zip(predictions, predicted, strict=True):
                 results, where = ase_results(prediction, without=hidden), f"structure {len(found)}: "
                 if self.check_finite:

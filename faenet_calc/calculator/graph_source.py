@@ -3,7 +3,6 @@
 Verlet lists, checked elements and inferred tags are kept between steps. Every warning is issued once.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from faenet_calc import elements
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted, warn_user
 from faenet_calc.graphs import convert
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.graphs.neighbors import VerletList
@@ -127,7 +126,7 @@ class GraphSource:
     def _warn_once(self, topic: str, message: str) -> None:
         if topic not in self._issued:
             self._issued.add(topic)
-            warnings.warn(message, UserWarning, stacklevel=2)
+            warn_user(message)
 
     def _tags(self, structure: Any, *, keep: bool) -> NDArray[np.int64] | None:
         if not isinstance(structure, Atoms):
@@ -145,7 +144,8 @@ class GraphSource:
         return tags
 
     def _check_elements(self, graph: AtomGraph) -> None:
-        numbers = graph.atomic_numbers.cpu().numpy()
+        graph = graph.on_host  # a graph that came from there does not wait for a device
+        numbers = graph.atomic_numbers.numpy()
         if self._checked_numbers is not None and np.array_equal(numbers, self._checked_numbers):
             return
         for member in self.committee.members:
@@ -169,11 +169,12 @@ class GraphSource:
     def _check_isolated(self, graph: AtomGraph, cutoff: float) -> None:
         if graph.n_atoms == 1 or self.on_isolated_atoms == "ignore":
             return
-        isolated = np.flatnonzero(np.bincount(graph.centre.cpu().numpy(), minlength=graph.n_atoms) == 0).tolist()
+        isolated = np.flatnonzero(np.bincount(graph.on_host.centre.numpy(), minlength=graph.n_atoms) == 0).tolist()
         if not isolated:
             return
         message = (
-            f"{len(isolated)} atom(s) have no neighbour within {cutoff} Å and feel no force (indices {isolated[:10]}"
+            f"{counted(len(isolated), 'atom has', 'atoms have')} no neighbour within {cutoff} Å, and no force acts on "
+            f"{'it' if len(isolated) == 1 else 'them'} (indices {isolated[:10]}"
             f"{', …' if len(isolated) > 10 else ''}); has the structure come apart, or is a unit wrong (Å)?"
         )
         if self.on_isolated_atoms == "error":

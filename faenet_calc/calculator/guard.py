@@ -5,13 +5,13 @@ since they were last found well inside their limits, as neighbor lists are: they
 Energy and forces are examined at every step.
 """
 
-import warnings
 from typing import Any, Literal
 
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import CalculationFailed
 
+from faenet_calc.errors import warn_user
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import GUARDED
 from faenet_calc.potential.committee import Committee
@@ -22,29 +22,32 @@ OnOutside = Literal["error", "warn", "ignore"]
 
 MOVED = 0.05
 """(Å) displacement after which a structure is examined in full again."""
+_NAMED = 2  # reasons in a warning; the results have all of them
 
 
 class Guard:
     """Compares predictions with the training domains of all members of a committee.
 
     Args:
-        committee: The potentials. If one of them lacks a domain or an uncertainty, nothing is compared.
+        committee: The potentials. If one of them lacks a domain, nothing is compared; if one lacks an uncertainty,
+            uncertainties and environments are not.
         on_outside_domain: What to do about predictions outside; "ignore" compares nothing.
 
     Attributes:
-        properties: What a prediction must have to be compared; empty if nothing is.
+        properties: What a prediction must have to be compared in full; empty if nothing is, or without uncertainty.
     """
 
     def __init__(self, committee: Committee, on_outside_domain: OnOutside) -> None:
         self._on_outside, self._warned = on_outside_domain, False
         self._guards: list[DomainGuard] = []
         for member in committee.members if on_outside_domain != "ignore" else ():
-            if member.config.domain is None or member.uncertainty is None:
+            if member.config.domain is None:
                 self._guards = []
                 break
             references = member.config.normalization.reference_table
             self._guards.append(DomainGuard(member.config.domain, references, member.cutoff))
-        self.properties = GUARDED if self._guards else frozenset[str]()
+        fitted = all(member.uncertainty is not None for member in committee.members)
+        self.properties = GUARDED if self._guards and fitted else frozenset[str]()
         self._inside: Atoms | None = None  # the last structure that was well inside
 
     def is_near(self, atoms: Atoms) -> bool:
@@ -82,18 +85,19 @@ class Guard:
         reasons = [reason for verdict in verdicts for reason in verdict.reasons]
         if not reasons:
             return {"domain": "inside"}
-        why = "; ".join(dict.fromkeys(reasons))
-        message = f"{where}outside the domain of the model: {why}"
+        reasons = list(dict.fromkeys(reasons))
+        why, outside = "; ".join(reasons), f"{where}outside the domain of the model"
         if self._on_outside == "error":
             raise CalculationFailed(
-                f"{message}. Use a model trained on such structures; on_outside_domain='warn' returns the results."
+                f"{outside}: {why}. Use a model trained on such structures; on_outside_domain='warn' returns the "
+                "results."
             )
         if not self._warned:
             self._warned = True
-            warnings.warn(
-                f"{message}. The results are unreliable; later structures are marked without a warning "
-                '(results["domain"], results["why"])',
-                UserWarning,
-                stacklevel=3,
+            first, n_more = "; ".join(reasons[:_NAMED]), len(reasons) - _NAMED
+            rest = f"; and {n_more} more (results['why'])" if n_more > 0 else ""
+            warn_user(
+                f"{outside}: {first}{rest}. The results are unreliable; later structures are marked in "
+                "results['domain'] without a warning"
             )
         return {"domain": "outside", "why": why}

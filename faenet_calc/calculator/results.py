@@ -8,6 +8,7 @@ from ase.calculators.calculator import CalculationFailed, PropertyNotImplemented
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from faenet_calc import elements
+from faenet_calc.errors import counted
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.prediction import Prediction
 
@@ -67,7 +68,7 @@ def check_finite(results: dict[str, Any], numbers: Iterable[Any], where: str = "
         atoms = np.flatnonzero(~np.isfinite(results["forces"]).all(axis=1)).tolist()
         symbols = [elements.symbol(int(number)) for number in numbers]
         named = ", ".join(f"{index} ({symbols[index]})" for index in atoms[:5])
-        message += f"; forces of {len(atoms)} atom(s): {named}{', …' if len(atoms) > 5 else ''}"
+        message += f"; forces of {counted(len(atoms), 'atom')}: {named}{', …' if len(atoms) > 5 else ''}"
     raise CalculationFailed(
         f"{message}. Check for overlapping atoms, a time step that is too long or a damaged checkpoint "
         "(faenet-calc check); dtype='float64' prevents overflow. check_finite=False returns them anyway."

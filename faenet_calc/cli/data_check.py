@@ -10,6 +10,7 @@ import click
 from faenet_calc.cli.data import label_options
 from faenet_calc.cli.lazy import EXIT_BAD_INPUT
 from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.errors import counted
 
 if TYPE_CHECKING:
     from faenet_calc.data.findings import DataReport, Finding
@@ -57,15 +58,17 @@ def command(
 
 
 def _show(report: "DataReport", *, all_of_it: bool) -> None:
+    from faenet_calc.data.findings import SEVERITIES
+
     if all_of_it:
         click.echo(
-            f"{report.n_structures} structures, {report.n_atoms} atoms, {len(report.elements)} elements "
-            f"({' '.join(report.elements)}); labels: {report.n_energies} energies, {report.n_forces} forces, "
-            f"{report.n_stresses} stresses"
+            f"{counted(report.n_structures, 'structure')}, {counted(report.n_atoms, 'atom')}, "
+            f"{counted(len(report.elements), 'element')} ({' '.join(report.elements)}); labels: "
+            f"{report.n_energies} energies, {report.n_forces} forces, {report.n_stresses} stresses"
         )
         for finding in report.findings:
             _show_finding(finding)
-    counts = f"{report.count('error')} errors, {report.count('warning')} warnings, {report.count('note')} notes"
+    counts = ", ".join(counted(report.count(severity), severity) for severity in SEVERITIES)
     click.echo(f"{'no errors' if report.ok else 'not fit for training as it is'}: {counts}")
 
 

@@ -6,6 +6,7 @@ import click
 
 from faenet_calc.cli.data import label_options
 from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.errors import counted
 
 
 @click.command("convert")
@@ -44,4 +45,4 @@ def command(
         overwrite=overwrite,
         progress=verbosity(ctx) >= 0,
     )
-    click.echo(f"{out}: {count} structures")
+    click.echo(f"{out}: {counted(count, 'structure')}")

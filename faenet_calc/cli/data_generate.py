@@ -9,6 +9,7 @@ import click
 
 from faenet_calc.cli.numbers import NOT_NEGATIVE
 from faenet_calc.cli.options import explained_interrupt, verbosity, verbosity_options
+from faenet_calc.errors import counted
 
 if TYPE_CHECKING:
     from faenet_calc.labelling import Progress, Recipe
@@ -98,6 +99,7 @@ def _summary(done: "Progress", folder: Path, settings: "Recipe", as_json: bool) 
     if as_json:
         return json.dumps({"folder": str(folder), **vars(done), "file": str(done.file)})
     return (
-        f"{done.file}: {done.labels} structures from {done.tasks} of {settings.tasks} tasks ({done.duplicates} "
-        f"duplicates and {done.dropped} structures beyond the force limit skipped; {done.failed} tasks failed)"
+        f"{done.file}: {counted(done.labels, 'structure')} from {done.tasks} of {counted(settings.tasks, 'task')} "
+        f"({counted(done.duplicates, 'duplicate')} and {counted(done.dropped, 'structure')} beyond the force limit "
+        f"skipped; {counted(done.failed, 'task')} failed)"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.errors import counted
 
 
 @click.command("is2re")
@@ -51,4 +52,5 @@ def command(
         overwrite=overwrite,
         progress=verbosity(ctx) >= 0,
     )
-    click.echo(f"{out}: {written} structures" + (f", {left_out} trajectories left out" if left_out else ""))
+    skipped = f", {counted(left_out, 'trajectory', 'trajectories')} left out" if left_out else ""
+    click.echo(f"{out}: {counted(written, 'structure')}{skipped}")

@@ -7,7 +7,7 @@ import click
 
 from faenet_calc.cli.data import label_options
 from faenet_calc.cli.options import verbosity, verbosity_options
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 
 
 @click.command("split")
@@ -78,7 +78,7 @@ def command(
         )
         return
     for name, count in written.counts.items():
-        click.echo(f"{out / f'{name}.{ending}'}: {count} structures")
+        click.echo(f"{out / f'{name}.{ending}'}: {counted(count, 'structure')}")
     click.echo(f"split by {written.kind}: {written.n_groups} groups" + (f"; {written.note}" if written.note else ""))
 
 

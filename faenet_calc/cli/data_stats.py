@@ -9,6 +9,7 @@ import click
 
 from faenet_calc.cli.data import label_options
 from faenet_calc.cli.options import verbosity, verbosity_options
+from faenet_calc.errors import counted
 
 if TYPE_CHECKING:
     from faenet_calc.data.statistics import DatasetStats, Spread
@@ -60,7 +61,8 @@ def command(
 
 def _show(stats: "DatasetStats") -> None:
     labels = ", ".join(f"{count} {name}" for name, count in stats.n_labels.items())
-    click.echo(f"{stats.n_structures} structures, {stats.n_atoms} atoms ({stats.n_fixed} fixed); labels: {labels}")
+    size = f"{counted(stats.n_structures, 'structure')}, {counted(stats.n_atoms, 'atom')}"
+    click.echo(f"{size} ({stats.n_fixed} fixed); labels: {labels}")
     sub_surface, surface, adsorbate = stats.tags
     click.echo(f"tags: {sub_surface} sub-surface, {surface} surface, {adsorbate} adsorbate atoms")
     click.echo("\n                              mean        std        min        max")

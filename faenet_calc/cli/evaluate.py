@@ -10,6 +10,7 @@ import click
 
 from faenet_calc.cli.lazy import EXIT_NOT_CONVERGED
 from faenet_calc.cli.options import device_option, frames_option, show_progress, verbosity, verbosity_options
+from faenet_calc.errors import counted
 
 if TYPE_CHECKING:
     from faenet_calc.data.dataset import GraphDataset
@@ -87,7 +88,7 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
         "offsets": offsets,
     }
     outside = {record.index: record.why for record in found.records if record.why is not None}
-    if potential.config.domain is not None:
+    if potential.uncertainty is not None:
         result |= {"domain": "outside" if outside else "inside", "n_outside": len(outside), "why": outside}
     if report is not None:
         _write_report(report, model, dataset, found, symmetry)
@@ -97,7 +98,10 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
         _print(found, symmetry, potential.config.energy.unit)
         click.echo(f"  {'throughput':<46}{throughput:>10.4g} structures/s")
         if outside:
-            click.echo(f"{len(outside)} of {found.n_structures} structures are outside the domain of the model")
+            verb = "is" if len(outside) == 1 else "are"
+            click.echo(
+                f"{len(outside)} of {counted(found.n_structures, 'structure')} {verb} outside the domain of the model"
+            )
     if len(outside) > _FALSE_ALARMS * found.n_structures:
         ctx.exit(EXIT_NOT_CONVERGED)
 
@@ -146,7 +150,7 @@ def _measure(
     if options["align"]:
         potential, offsets = aligned(potential, dataset, indices)
     began = time.perf_counter()
-    with progress_bar(shown=show_progress(ctx), total=len(dataset), unit="structure") as bar:
+    with progress_bar(shown=show_progress(ctx), total=len(dataset), unit="structures") as bar:
         found = assess(
             potential,
             dataset,
@@ -204,7 +208,7 @@ def _symmetry_rows(symmetry: dict[str, Any]) -> list[tuple[str, str]]:
 def _print(found: "Assessment", symmetry: dict[str, Any] | None, unit: str) -> None:
     from faenet_calc.reports.learning import SHOWN
 
-    click.echo(f"{found.n_structures} structures")
+    click.echo(counted(found.n_structures, "structure"))
     if unit != "eV":  # a scalar property, to which thresholds and factors of energies do not apply
         click.echo(f"  {'MAE':<46}{found.metrics['energy_mae']:>10.4g} {unit}")
         return

@@ -97,7 +97,7 @@ def _errors(measured: dict[str, Any]) -> str | None:
         return None
     structures, energy, forces = (errors[key] for key in wanted)
     found = f"{energy:.3g} meV/atom and {forces:.3g} meV/Å on {structures} held-out structures"
-    return f"{found} against the origin of its labels; see the card"
+    return f"{found} against the reference method of its labels; see the card"
 
 
 def _notes(potential: "Potential", extra: dict[str, Any]) -> list[str]:

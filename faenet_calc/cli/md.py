@@ -17,7 +17,7 @@ from faenet_calc.cli.options import (
     verbosity,
     verbosity_options,
 )
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 
 if TYPE_CHECKING:
     from faenet_calc.simulate import MDResult
@@ -136,7 +136,7 @@ def command(
     elif verbosity(ctx) >= 0:
         _print(summary, output)
     if result.stopped_because is not None:
-        click.echo(f"Error: stopped after {result.n_steps} steps: {result.stopped_because}", err=True)
+        click.echo(f"Error: stopped after {counted(result.n_steps, 'step')}: {result.stopped_because}", err=True)
         ctx.exit(EXIT_FAILURE if result.why is None else EXIT_NOT_CONVERGED)
 
 
@@ -148,7 +148,7 @@ def _interrupted(output: Path | None, steps: int) -> str:
         return "Interrupted; nothing was saved. Use -o FILE.traj to be able to continue with --resume."
     step = snapshots[-1].info.get(STEP, len(snapshots) - 1)
     return (
-        f"Interrupted: {output} holds {len(snapshots)} snapshots up to step {step} of {steps}. "
+        f"Interrupted: {output} holds {counted(len(snapshots), 'snapshot')} up to step {step} of {steps}. "
         "Repeat the command with --resume to continue."
     )
 
@@ -157,6 +157,7 @@ def _summary(result: "MDResult") -> dict[str, Any]:
     drift = result.drift
     return {
         "n_steps": result.n_steps,
+        "n_new_steps": result.n_new_steps,
         "time_ps": float(result.times_fs[-1]) / 1000,
         "energy": float(result.energies[-1]),
         "mean_energy": float(result.energies.mean()),
@@ -172,10 +173,15 @@ def _summary(result: "MDResult") -> dict[str, Any]:
 
 
 def _print(summary: dict[str, Any], output: Path | None) -> None:
+    resumed = summary["n_new_steps"] < summary["n_steps"]
+    new, span = counted(summary["n_new_steps"], "new step"), "the new steps" if resumed else "the run"
+    steps = f"{new}, {summary['n_steps']} in total" if resumed else str(summary["n_steps"])
     lines = {
-        "steps": f"{summary['n_steps']} ({summary['time_ps']:.3f} ps in {summary['wall_s']:.1f} s)",
-        "temperature": f"{summary['mean_temperature_K']:.1f} ± {summary['std_temperature_K']:.1f} K",
-        "potential energy": f"{summary['energy']:.4f} eV at the end, {summary['mean_energy']:.4f} eV on average",
+        "steps": f"{steps} ({summary['time_ps']:.3f} ps); {summary['wall_s']:.1f} s of computing time",
+        "temperature": f"{summary['mean_temperature_K']:.1f} ± {summary['std_temperature_K']:.1f} K (mean and standard "
+        f"deviation over {span})",
+        "potential energy": f"{summary['energy']:.4f} eV at the end, {summary['mean_energy']:.4f} eV on average over "
+        f"{span}",
     }
     if summary["drift_meV_per_atom_ps"] is not None:
         lines["drift"] = (

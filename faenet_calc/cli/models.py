@@ -37,9 +37,12 @@ def command(as_json: bool) -> None:
             }
         )
         click.echo("E_ads: mean absolute error of adsorption energies against DFT (RPBE, DFT geometries), if measured.")
-        click.echo("meV/atom, meV/Å: errors of energies and forces on held-out data against the origin of the labels:")
-        for origin, trained in _origins(rows).items():
-            click.echo(f"  {', '.join(trained)}: {origin}")
+        click.echo("meV/atom, meV/Å: errors of energies and forces on held-out data against the reference method:")
+        for reference, trained in _references(rows).items():
+            click.echo(f"  {', '.join(trained)}: {reference}")
+        for row in rows:
+            if note := _note_on_domain(row["name"], row["card"]):
+                click.echo(note)
 
 
 def _describe(name: str, *, is_default: bool) -> dict[str, Any]:
@@ -59,21 +62,38 @@ def _card(path: Path) -> dict[str, Any]:
     return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def _adsorption_error(name: str) -> str:
-    """Mean absolute error of adsorption energies against DFT (eV) in the card inside the checkpoint, if any."""
+def _measured(name: str) -> dict[str, Any]:
+    """Measured errors in the card inside the checkpoint; empty if there are none."""
     from faenet_calc.potential.checkpoint import read_metadata
 
-    measured = read_metadata(shipped.path(name))["extra"].get("model_card", {}).get("measured", {})
-    errors = measured.get("dft_adsorption", {}).get("DFT geometry", {}).get("all")
+    measured: dict[str, Any] = read_metadata(shipped.path(name))["extra"].get("model_card", {}).get("measured", {})
+    return measured
+
+
+def _adsorption_error(name: str) -> str:
+    """Mean absolute error of adsorption energies against DFT (eV), if measured."""
+    errors = _measured(name).get("dft_adsorption", {}).get("DFT geometry", {}).get("all")
     return "" if errors is None else f"{errors['mae_eV']:.3f}"
 
 
-def _origins(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Origin of the labels → names of the models that were trained on them."""
-    origins: dict[str, list[str]] = {}
+def _note_on_domain(name: str, card: dict[str, Any]) -> str:
+    """For errors inside the domain of the model: on how many structures, and the errors on all; else empty."""
+    errors = _measured(name).get("heldout_errors", {})
+    if "inside the domain" not in card.get("errors", {}).get("set", "") or not {"all", "domain=inside"} <= set(errors):
+        return ""
+    every, inside = errors["all"], errors["domain=inside"]
+    return (
+        f"{name}: errors inside the domain ({inside['structures']} of {every['structures']} structures); "
+        f"all structures: {every['energy_mae (meV/atom)']:.1f} meV/atom, {every['forces_mae (meV/Å)']:.0f} meV/Å."
+    )
+
+
+def _references(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Reference method → names of the models that were trained on its labels."""
+    references: dict[str, list[str]] = {}
     for row in rows:
-        origins.setdefault(row["card"].get("reference", {}).get("calculator", "unknown"), []).append(row["name"])
-    return origins
+        references.setdefault(row["card"].get("reference", {}).get("calculator", "unknown"), []).append(row["name"])
+    return references
 
 
 def _error(card: dict[str, Any], key: str) -> str:

@@ -1,5 +1,6 @@
 """Options shared by commands: verbosity, model, device, frames, output."""
 
+import logging
 import re
 import sys
 import warnings
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "faenet_calc.verbosity"
+_LOG_LEVELS = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO, 2: logging.DEBUG}  # by verbosity
 _DEVICE = re.compile(r"cpu|mps|(cuda|xpu)(:\d+)?")
 
 
@@ -124,21 +126,48 @@ def show_progress(ctx: click.Context) -> bool:
 
 @contextmanager
 def plain_warnings(ctx: click.Context, *, but: tuple[type[Warning], ...] = ()) -> Iterator[None]:
-    """Print warnings as single lines on stderr, each once and none with -q; leave out the categories in ``but``."""
+    """Print warnings as single lines on stderr, each once and none with -q; leave out the categories in ``but``.
+
+    Log messages of the package are printed too: warnings unless -q, the course of the calculation with -v, every
+    optimizer step with -vv.
+    """
+    from faenet_calc.progress import print_above_bars
+
     seen = set[str]()  # Python's own record is cleared whenever a filter changes
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         if verbosity(ctx) >= 0 and not issubclass(category, but) and str(message) not in seen:
             seen.add(str(message))
-            click.echo(f"Warning: {message}", err=True)
+            print_above_bars(f"Warning: {message}")
 
-    with warnings.catch_warnings():
+    with _printed_log(verbosity(ctx)), warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.simplefilter(
             "ignore", DeprecationWarning
         )  # they are for developers, and most come from other packages
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def _printed_log(level: int) -> Iterator[None]:
+    """Print log messages of the package on stderr, as many as the verbosity ``level`` asks for."""
+    from faenet_calc.progress import print_above_bars
+
+    class Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            prefix = "Warning: " if record.levelno >= logging.WARNING else ""
+            print_above_bars(prefix + record.getMessage())
+
+    logger = logging.getLogger("faenet_calc")
+    printer, before = Printer(), logger.level
+    logger.setLevel(_LOG_LEVELS[max(-1, min(level, 2))])
+    logger.addHandler(printer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+        logger.setLevel(before)
 
 
 @contextmanager

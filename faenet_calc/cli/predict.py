@@ -1,6 +1,7 @@
 """`faenet-calc predict -m MODEL IN… [-o out.extxyz]`: single-point calculations in batches."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from faenet_calc.cli.options import (
     verbosity,
     verbosity_options,
 )
+from faenet_calc.errors import enumerated
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -81,6 +83,8 @@ def command(
         click.echo(json.dumps({"model": calc.info["names"], "energy_kind": calc.energy_kind, "results": rows}))
     else:
         _print_table([item.name for item in structures], rows)
+        if verbosity(ctx) >= 0 and (note := _left_out(wanted, output)) is not None:
+            click.echo(note, err=True)
         if output is not None and verbosity(ctx) >= 0:
             click.echo(f"wrote {output}", err=True)
     if any(row.get("domain") == "outside" for row in rows):
@@ -119,7 +123,23 @@ def _row(item: "InputStructure", result: dict[str, Any]) -> dict[str, Any]:
     return row | {name: np.asarray(value).tolist() for name, value in result.items() if name != "free_energy"}
 
 
+# Columns of the table: result → title, factor of the printed unit, decimals. The largest value of arrays is printed.
+_COLUMNS = {
+    "fmax": ("fmax/(eV/Å)", 1.0, 3),
+    "energy_uncertainty": ("uncertainty/meV", 1000.0, 3),
+    "energy_uncertainty_95": ("95 % within ±/meV", 1000.0, 3),
+    "energy_frame_std": ("frame std/meV", 1000.0, 3),
+    "energies_uncertainty": ("max. atom uncertainty/meV", 1000.0, 3),
+    "forces_uncertainty": ("max. force uncertainty/(eV/Å)", 1.0, 3),
+    "forces_frame_std": ("max. force frame std/(eV/Å)", 1.0, 4),
+    "domain_distance": ("max. domain distance", 1.0, 3),
+}
+_IN_TABLE = {"energy", "free_energy", "forces", *_COLUMNS}
+
+
 def _print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
+    import numpy as np
+
     from faenet_calc.cli.table import print_table
 
     columns = {
@@ -128,16 +148,21 @@ def _print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
         "energy/eV": [f"{row['energy']:.4f}" for row in rows],
         "eV/atom": [f"{row['energy'] / row['n_atoms']:.4f}" for row in rows],
     }
-    optional = {
-        "fmax/(eV/Å)": ("fmax", 1.0),
-        "uncertainty/meV": ("energy_uncertainty", 1000.0),
-        "frame std/meV": ("energy_frame_std", 1000.0),
-        "committee std/meV": ("energy_var", None),
-    }
-    for title, (name, factor) in optional.items():
+    for name, (title, factor, decimals) in _COLUMNS.items():
         if name in rows[0]:
-            values = [row[name] * factor if factor else 1000 * row[name] ** 0.5 for row in rows]
-            columns[title] = [f"{value:.3f}" for value in values]
+            columns[title] = [f"{factor * np.max(row[name]):.{decimals}f}" for row in rows]
+    if "energy_var" in rows[0]:
+        columns["committee std/meV"] = [f"{1000 * row['energy_var'] ** 0.5:.3f}" for row in rows]
     if any(row.get("domain") == "outside" for row in rows):
         columns["domain"] = [f"OUTSIDE: {row['why']}" if "why" in row else "inside" for row in rows]
     print_table(columns)
+
+
+def _left_out(wanted: Collection[str], output: Path | None) -> str | None:
+    """Which of the properties are not in the table, and where they are; None if all are."""
+    if not (names := [name for name in dict.fromkeys(wanted) if name not in _IN_TABLE]):
+        return None
+    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
+    they = "it" if len(names) == 1 else "they"
+    saved = f"and {they} {verb} in {output}" if output is not None else f"-o FILE saves {them}"
+    return f"{enumerated(names)} {verb} not in the table: --json prints {them}, {saved}"

@@ -22,7 +22,7 @@ from faenet_calc.cli.options import (
     verbosity_options,
 )
 from faenet_calc.cli.table import Column, row
-from faenet_calc.errors import InputError, message_of
+from faenet_calc.errors import InputError, counted, message_of
 from faenet_calc.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -158,9 +158,7 @@ class _Batch:
         """Relax all structures, keeping the output complete; on Ctrl-C, say how to continue."""
         start, n = time.perf_counter(), len(self.structures)
         self._say(row(self.columns))
-        bar = progress_bar(
-            shown=show_progress(self.ctx) and n > 1, total=n, unit=" structures", desc="all", leave=False
-        )
+        bar = progress_bar(shown=show_progress(self.ctx) and n > 1, total=n, unit="structures", desc="all", leave=False)
         with explained_interrupt(self.ctx, self._interrupted):
             with bar:
                 todo = []
@@ -257,12 +255,14 @@ class _Batch:
     def _interrupted(self) -> str:
         """Save what is finished and say how to continue."""
         self.output.write()
-        done = f"Interrupted: {len(self.runs)} of {len(self.structures)} structures are finished"
+        n_done, n = len(self.runs), counted(len(self.structures), "structure")
+        done = f"Interrupted: {n_done} of {n} {'is' if n_done == 1 else 'are'} finished"
         if self.output.path is None and self.trajectories[0] is None:
             return f"{done}; nothing was saved. Use -o FILE (and --trajectory) to be able to continue with --resume."
         places = []
         if self.output.path is not None:
-            places.append(f"{self.output.n_saved} relaxed structures are saved in {self.output.path}")
+            saved = counted(self.output.n_saved, "relaxed structure is", "relaxed structures are")
+            places.append(f"{saved} saved in {self.output.path}")
         first = self.trajectories[0]
         if first is not None:
             place = first if len(self.structures) == 1 else first.parent

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ase import Atoms
 
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 from faenet_calc.graphs.reading import InputStructure, read_structures
 from faenet_calc.graphs.writing import write_structures
 
@@ -109,7 +109,7 @@ class RelaxOutput:
         found = {str(item.atoms.info.get(_KEY)): item.atoms for item in read_structures(path, check=False)}
         if unknown := [key for key in found if key not in self._keys]:
             raise InputError(
-                f"{path} has {len(unknown)} structure(s) that do not come from these inputs, this model and these "
-                "settings; resume with the arguments of the interrupted run, or choose another output"
+                f"{path} has {counted(len(unknown), 'structure')} from other inputs, another model or other settings; "
+                "resume with the arguments of the interrupted run, or choose another output"
             )
         return found

@@ -17,7 +17,7 @@ from faenet_calc.cli.options import (
     verbosity_options,
 )
 from faenet_calc.cli.table import print_table
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 
 if TYPE_CHECKING:
     from faenet_calc.screening.screen import ScreenResult
@@ -54,7 +54,7 @@ _INDEX = click.Tuple([int, int, int])
 @click.option("--rotations", type=click.IntRange(min=1), default=2, show_default=True, help="Rotations per site.")
 @click.option("--gas", multiple=True, metavar="ELEMENT=MOLECULE", help="Gas reference of an element, e.g. O=O2.")
 @click.option("--fmax", type=POSITIVE, default=0.05, show_default=True, help="Convergence criterion (eV/Å).")
-@click.option("--steps", type=click.IntRange(min=0), default=300, show_default=True, help="Maximum number of steps.")
+@click.option("--steps", type=click.IntRange(min=1), default=300, show_default=True, help="Maximum number of steps.")
 @click.option("--optimizer", default="LBFGS", show_default=True, help="Name of an ASE optimizer.")
 @click.option("--all-frames-only", is_flag=True, help="Do not relax with a single frame first.")
 @click.option("-o", "--output", "out_dir", required=True, type=click.Path(path_type=Path), help="Output folder.")
@@ -85,7 +85,7 @@ def command(ctx: click.Context, /, out_dir: Path, merge: bool, as_json: bool, **
         else:
             model = {name: options[name] for name in ("model", "device", "dtype", "frames", "seed")}
             calculator = build_calculator(**model)
-            slabs = [*options["slabs"], *_cuts(calculator, options)]
+            slabs = [*options["slabs"], *_cuts(calculator, options, progress=show_progress(ctx))]
             settings = RelaxSettings(
                 optimizer=options["optimizer"],
                 fmax=options["fmax"],
@@ -123,16 +123,28 @@ def command(ctx: click.Context, /, out_dir: Path, merge: bool, as_json: bool, **
 def _interrupted(out_dir: Path) -> str:
     from faenet_calc.screening.store import ScreenStore
 
-    n_finished = len(ScreenStore(out_dir).rows()) if out_dir.is_dir() else 0
+    store = ScreenStore(out_dir)
+    if not store.exists():
+        return "Interrupted: nothing was saved. Start the command again."
+    n_finished = len(store.rows())
+    if n_finished == 0 and store.references() is None:
+        return (
+            f"Interrupted before the references were finished: {out_dir} holds no results yet. Repeat the command with "
+            "--resume to compute them."
+        )
     if n_finished == 0:
-        return "Interrupted before the first configuration was finished. Repeat the command with --resume to continue."
+        return (
+            f"Interrupted before the first configuration was finished: the references are kept in {out_dir}. Repeat "
+            "the command with --resume to continue."
+        )
     return (
-        f"Interrupted: {n_finished} configurations are finished and saved in {out_dir}. Repeat the command with "
-        f"--resume to continue, or run `faenet-calc report {out_dir}` for the tables and the page of what is finished."
+        f"Interrupted: {counted(n_finished, 'configuration is', 'configurations are')} finished and saved in "
+        f"{out_dir}. Repeat the command with --resume to continue, or run `faenet-calc report {out_dir}` for the "
+        "tables and the page of what is finished."
     )
 
 
-def _cuts(calculator: Any, options: dict[str, Any]) -> "list[Slab]":
+def _cuts(calculator: Any, options: dict[str, Any], *, progress: bool) -> "list[Slab]":
     """The slabs of --bulk and --miller."""
     from faenet_calc.graphs.reading import read_structures
     from faenet_calc.screening.surfaces import cut_slab, relaxed_bulk
@@ -141,8 +153,8 @@ def _cuts(calculator: Any, options: dict[str, Any]) -> "list[Slab]":
         raise InputError("--bulk and --miller belong together, e.g. --bulk Cu --miller 1 1 1")
     slabs = []
     for name in options["bulks"]:
-        crystal = read_structures([name])[0].atoms if Path(name).is_file() else name
-        relaxed = relaxed_bulk(crystal, calculator)
+        is_file = Path(name).is_file() or Path(name).suffix
+        relaxed = relaxed_bulk(read_structures([name])[0].atoms if is_file else name, calculator, progress=progress)
         for miller in options["millers"]:
             slabs += cut_slab(
                 relaxed,
@@ -180,6 +192,8 @@ def _or_dash(value: float | None, form: str) -> str:
 
 
 def _print(result: "ScreenResult", report: Path) -> None:
+    from faenet_calc.screening.results import RESOLVED_EV, not_distinguished
+
     best = [row for row in result.best() if row.adsorption_energy is not None]
     print_table(
         {
@@ -189,12 +203,13 @@ def _print(result: "ScreenResult", report: Path) -> None:
             "E_ads/eV": [f"{row.adsorption_energy:.3f}" for row in best],
             "uncertainty/eV": [_or_dash(row.uncertainty, ".3f") for row in best],
             "probability": [_or_dash(row.most_stable_probability, ".0%") for row in best],
+            f"within {RESOLVED_EV} eV": [", ".join(not_distinguished(result.rows, row)) or "–" for row in best],
         }
     )
     n_failed = sum(row.error is not None for row in result.rows)
     n_open = sum(row.error is None and not row.converged for row in result.rows)
     click.echo(
-        f"{len(result.rows)} configurations, {n_failed} failed, {n_open} not converged; gas references: "
+        f"{counted(len(result.rows), 'configuration')}, {n_failed} failed, {n_open} not converged; gas references: "
         f"{result.gas.describe()}"
     )
     click.echo(f"wrote {result.folder / 'results.csv'} and {report}", err=True)

@@ -8,7 +8,7 @@ import click
 
 from faenet_calc.cli.numbers import NOT_NEGATIVE
 from faenet_calc.cli.options import explained_interrupt, verbosity, verbosity_options
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 
 MAX_REPORTED = 2000  # structures of a set in the report
 EXIT_INCOMPLETE = 3
@@ -181,10 +181,8 @@ def _report(result: "TrainResult", checkpoint: Path, talks: bool) -> dict[str, d
         if talks:
             shown = (("energy_mae_per_atom", "meV/atom"), ("forces_mae", "meV/Å"))
             words = [f"{1e3 * found.metrics[key]:.2f} {unit}" for key, unit in shown if key in found.metrics]
-            click.echo(
-                f"{name}: {', '.join(words)} ({found.n_structures} structures, frames: {potential.config.frame_mode})",
-                err=True,
-            )
+            size = counted(found.n_structures, "structure")
+            click.echo(f"{name}: {', '.join(words)} ({size}, frames: {potential.config.frame_mode})", err=True)
     (result.folder / "errors.json").write_text(json.dumps(errors, indent=1) + "\n")
     notes = (
         f"{result.state.step} steps, {result.state.epoch} epochs, {result.state.elapsed_s:.0f} s; ended by "

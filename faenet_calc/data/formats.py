@@ -108,7 +108,7 @@ def read_records(
         trust_pickle: Read LMDB files of pickled objects. Unpickling runs code that the file contains.
         progress: Show a progress bar on stderr.
     """
-    with progress_bar(shown=progress, unit=" structures", desc="reading") as bar:
+    with progress_bar(shown=progress, unit="structures", desc="reading") as bar:
         for path in find_files(files):
             bar.set_postfix_str(path.name)
             for record in _reader(path, trust_pickle)(path):

@@ -13,7 +13,7 @@ from ase.formula import Formula
 from numpy.typing import NDArray
 
 from faenet_calc.elements import symbol
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 from faenet_calc.graphs.neighbors import axis_heights
 from faenet_calc.graphs.tags import ADSORBATE, SURFACE
 
@@ -313,8 +313,8 @@ def _divide(groups: Integers, shares: Mapping[str, float], seed: int, kind: str)
     n_groups = int(groups.max()) + 1
     if n_groups < len(shares):
         raise InputError(
-            f"split by {kind} finds {n_groups} group(s), too few for {len(shares)} sets ({', '.join(shares)}); "
-            "use another kind, fewer sets or more data"
+            f"split by {kind} finds {counted(n_groups, 'group')}, too few for {len(shares)} sets "
+            f"({', '.join(shares)}); use another kind, fewer sets or more data"
         )
     sizes, names = np.bincount(groups), list(shares)
     order = np.random.default_rng(seed).permutation(n_groups)

@@ -148,9 +148,15 @@ def atomic_number(symbol: str) -> int:
     """Atomic number of a chemical symbol with standard capitalization ("Cu")."""
     z = _number_of().get(symbol)
     if z is None:
-        hint = f"; did you mean {symbol.capitalize()!r}?" if symbol.capitalize() in _number_of() else ""
-        raise InputError(f"{symbol!r} is not the symbol of an element{hint}")
+        raise InputError(f"{symbol!r} is not an element{_similar(symbol)}")
     return z
+
+
+def _similar(symbol: str) -> str:
+    """``; did you mean Cu?`` for cu, CU and Cuu; nothing if no symbol is similar."""
+    shorter = symbol[:-1] if len(symbol) == 3 else ""
+    close = [word for word in (symbol.capitalize(), shorter.capitalize()) if word in _number_of()]
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 @cache

@@ -19,7 +19,7 @@ from torch import Tensor
 from faenet_calc.errors import InputError
 from faenet_calc.frames import lattice, open_directions, pair, pca
 from faenet_calc.frames.config import FrameMode, FramesConfig
-from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.graphs.graph import AtomGraph, moved_to
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -156,7 +156,9 @@ def build_frames(
         with torch.no_grad():
             return _random_frames(graph, config, vacuum, generator)
     if config.kind in ("none", "augment3d", "augment2d"):
-        return _uniform(torch.eye(3).to(graph.positions).expand(graph.n_graphs, 1, 3, 3))
+        return _uniform(
+            torch.eye(3, dtype=graph.positions.dtype, device=graph.positions.device).expand(graph.n_graphs, 1, 3, 3)
+        )
     if config.kind in ("pca3d", "pca2d"):
         frames = _uniform(_pca_rotations(graph, config, mode))
     else:
@@ -203,7 +205,9 @@ def _lattice_frames(cell: Tensor, is_open: Sequence[Sequence[bool]], mode: Frame
     if mode == "one" or n_bulk == 0:
         return _uniform(axes[:, None] @ choices, lattice=True)
     k = choices.shape[1]
-    turned = (lattice.cyclic_orders().to(cell)[None, :, None] @ choices[:, None]).flatten(1, 2)
+    turned = (moved_to(lattice.cyclic_orders(), cell.device, cell.dtype)[None, :, None] @ choices[:, None]).flatten(
+        1, 2
+    )
     if n_bulk == len(is_open):
         return _uniform(axes[:, None] @ turned, lattice=True)
     used = bulk[:, None] | (torch.arange(3 * k, device=cell.device) < k)
@@ -232,11 +236,24 @@ def _sign_choices(cell: Tensor, special: Tensor, mode: FrameMode, proper: bool) 
 
 @functools.lru_cache(maxsize=16)  # in simulations the cell is often the same at every step
 def _kept_lattice_frames(
-    cell: bytes, dtype: torch.dtype, is_open: tuple[tuple[bool, ...], ...], mode: FrameMode, proper: bool
+    cell: bytes,
+    dtype: torch.dtype,
+    is_open: tuple[tuple[bool, ...], ...],
+    mode: FrameMode,
+    proper: bool,
+    device: torch.device,
 ) -> Frames:
-    """Lattice frames of cells [n_graphs, 3, 3] that are not differentiated."""
+    """Lattice frames of cells [n_graphs, 3, 3] that are not differentiated, computed on the CPU."""
     cells = torch.frombuffer(bytearray(cell), dtype=dtype).reshape(-1, 3, 3)
-    return _lattice_frames(cells, is_open, mode, proper)
+    frames = _lattice_frames(cells, is_open, mode, proper)
+    if device.type == "cpu":
+        return frames
+    return dataclasses.replace(
+        frames,
+        rotation=moved_to(frames.rotation, device),
+        graph=moved_to(frames.graph, device),
+        weight=moved_to(frames.weight, device),
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -253,9 +270,11 @@ def _natural_frames(graph: AtomGraph, config: FramesConfig, mode: FrameMode, vac
     is_open = opened > 0.5
     if mode != "exact" and is_open.sum(axis=1).max(initial=0) <= 1 and open_directions.is_decided(opened).all():
         masks = tuple(tuple(row) for row in is_open.tolist())
-        if graph.cell.requires_grad or graph.cell.device.type != "cpu":
+        if graph.cell.requires_grad:
             return _lattice_frames(graph.cell, masks, mode, config.proper)
-        return _kept_lattice_frames(graph.cell.numpy().tobytes(), graph.cell.dtype, masks, mode, config.proper)
+        dtype, device = graph.cell.dtype, graph.cell.device
+        cell = graph.cell if device.type == "cpu" else graph.on_host.cell.detach().to(dtype)
+        return _kept_lattice_frames(cell.numpy().tobytes(), dtype, masks, mode, config.proper, device)
     found = [
         _frames_of_one(member, row, config, mode, vacuum) for member, row in zip(graph.split(), opened, strict=True)
     ]
@@ -300,7 +319,7 @@ def _described_frames(member: AtomGraph, is_open: tuple[bool, ...], config: Fram
         special, bulk = _special_vectors((is_open,), member.cell.device)
         axes = lattice.lattice_axes(member.cell, special, proper=config.proper)
         group = (lattice.icosahedral_group if bool(bulk) else lattice.slab_group)(config.proper)
-        return _uniform((axes @ group.to(axes))[None], lattice=True)
+        return _uniform((axes @ moved_to(group, axes.device, axes.dtype))[None], lattice=True)
     positions = open_directions.unwrapped(member, is_open)
     if sum(is_open) == 2:
         rotation, weight = pair.wire_frames(positions, member.cell[0, is_open.index(False)])
@@ -319,16 +338,16 @@ def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, genera
     """One random frame per structure."""
     like = graph.positions
     if config.kind == "none":
-        return _uniform(torch.eye(3).to(like).expand(graph.n_graphs, 1, 3, 3))
+        return _uniform(torch.eye(3, dtype=like.dtype, device=like.device).expand(graph.n_graphs, 1, 3, 3))
     if config.kind == "augment2d":
         drawn = [lattice.random_turn_about_z(generator) for _ in range(graph.n_graphs)]
-        return _uniform(torch.stack(drawn).to(like)[:, None])
+        return _uniform(moved_to(torch.stack(drawn), like.device, like.dtype)[:, None])
     if config.kind == "augment3d":
         drawn = [
             lattice.random_rotation(generator) @ lattice.random_flip(generator, config.proper)
             for _ in range(graph.n_graphs)
         ]
-        return _uniform(torch.stack(drawn).to(like)[:, None])
+        return _uniform(moved_to(torch.stack(drawn), like.device, like.dtype)[:, None])
     if config.kind in ("pca3d", "pca2d"):
         choices = _pca_rotations(graph, config, "all")
         picked = torch.randint(choices.shape[1], (graph.n_graphs,), generator=generator).to(like.device)

@@ -16,7 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from faenet_calc.errors import InputError
 from faenet_calc.graphs.graph import AtomGraph
-from faenet_calc.graphs.neighbors import NeighborList, VerletList, axis_heights, neighbor_list
+from faenet_calc.graphs.neighbors import (
+    NeighborList,
+    VerletList,
+    axis_heights,
+    neighbor_list,
+    neighbor_tensors,
+    searches_on_device,
+)
 from faenet_calc.graphs.tags import infer_tags, resolve_tags
 
 __all__ = ["as_atoms", "infer_tags", "resolve_tags", "to_atoms", "to_batch", "to_graph", "validate"]
@@ -202,7 +209,8 @@ def _check_overlap(atoms: Atoms, edges: NeighborList) -> None:
 
 def _name_atoms(atoms: Atoms, indices: NDArray[np.intp]) -> str:
     names = ", ".join(f"{index} ({atoms.symbols[index]})" for index in indices[:_LISTED])
-    return f"atoms {names}" + (f" and {len(indices) - _LISTED} more" if len(indices) > _LISTED else "")
+    more = f" and {len(indices) - _LISTED} more" if len(indices) > _LISTED else ""
+    return f"{'atom' if len(indices) == 1 else 'atoms'} {names}{more}"
 
 
 def as_atoms(structure: Any) -> Atoms:
@@ -249,8 +257,34 @@ def _from_pyg(data: Any, cutoff: float, max_neighbors: int | None) -> AtomGraph:
         bare.pbc = (cells != 0).any(-1).any(-1)[:, None].expand(-1, 3)
     bare.cell_offsets = torch.zeros(0, 3, dtype=torch.int64, device=data.pos.device)
     graph = AtomGraph.from_pyg(bare)
+    if data.pos.device.type == "cuda" and searches_on_device():
+        return AtomGraph.batch([with_edges(member, cutoff, max_neighbors) for member in graph.split()])
     built = [to_graph(a, cutoff=cutoff, max_neighbors=max_neighbors) for a in to_atoms(graph)]
     return AtomGraph.batch(built).to(device=data.pos.device, dtype=data.pos.dtype)
+
+
+def with_edges(
+    graph: AtomGraph, cutoff: float, max_neighbors: int | None = None, *, on_device: bool | None = None
+) -> AtomGraph:
+    """The graph of one structure with the edges of its positions, found on their device.
+
+    Args:
+        graph: One structure; its edges are not used.
+        cutoff: (Å).
+        max_neighbors: As in :func:`to_graph`.
+        on_device: As in :func:`~faenet_calc.graphs.neighbors.neighbor_tensors`.
+
+    Raises:
+        InputError: For a structure that cannot be computed, see :func:`validate`.
+    """
+    (atoms,) = to_atoms(graph.on_host)
+    _check_geometry(atoms)
+    edges = neighbor_tensors(
+        graph.positions, graph.cell[0], atoms.pbc, cutoff, max_neighbors=max_neighbors, on_device=on_device
+    )
+    if cutoff < MIN_DISTANCE or bool((edges.distance < MIN_DISTANCE).any()):
+        validate(atoms)
+    return graph.replace(centre=edges.centre, neighbor=edges.neighbor, shift=edges.shift)
 
 
 def _tag_tensor(tags: ArrayLike, n_atoms: int) -> torch.Tensor:

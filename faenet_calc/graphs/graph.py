@@ -162,7 +162,7 @@ class AtomGraph:
             return self
 
         def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+            return moved_to(tensor, device, dtype if tensor.is_floating_point() else None)
 
         moved = type(self)(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
         if self.positions.device.type == "cpu" or "on_host" in self.__dict__:
@@ -298,6 +298,16 @@ class AtomGraph:
             neighbor=neighbor[order].long(),
             shift=shift[order].round().long(),
         )
+
+
+def moved_to(tensor: Tensor, device: torch.device | str | None, dtype: torch.dtype | None = None) -> Tensor:
+    """``tensor.to(device, dtype)`` without waiting for a CUDA device that the tensor is copied to.
+
+    CUDA copies pageable memory to a buffer of its own before it returns; pinned memory must not be written to until the
+    copy is complete.
+    """
+    waits = tensor.device.type != "cpu" or device is None or torch.device(device).type not in ("cuda", "meta")
+    return tensor.to(device=device, dtype=dtype, non_blocking=not waits)
 
 
 def counts(index: Tensor, size: int) -> Tensor:

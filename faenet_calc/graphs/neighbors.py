@@ -1,15 +1,19 @@
 """Neighbour lists for any periodicity, and their reuse between steps.
 
-The only module that uses the backend (vesin). Arrays are float64 numpy; distances are recomputed in a fixed order of
-operations, so that a reused list and a new one have bitwise identical edges.
+The only module that uses the backends (vesin, and vesin-torch for tensors on a GPU). Arrays are float64 numpy;
+distances are recomputed in a fixed order of operations, so that a reused list and a new one have bitwise identical
+edges.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
 
 import numpy as np
+import torch
 import vesin
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from faenet_calc.errors import InputError
 
@@ -86,6 +90,100 @@ def neighbor_list(
     wide = _search(positions, cell, periodic, max(cutoff + _SEARCH_MARGIN, _LEAST_SEARCH))
     found = wide.select(wide.distance < cutoff)
     return found if max_neighbors is None else keep_nearest(found, len(positions), max_neighbors)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NeighborTensors:
+    """The edges of a :class:`NeighborList` as tensors on the device of the positions.
+
+    Attributes:
+        centre, neighbor: [n_edges] int64.
+        shift: [n_edges, 3] int64.
+        distance: [n_edges] float64 (Å).
+    """
+
+    centre: Tensor
+    neighbor: Tensor
+    shift: Tensor
+    distance: Tensor
+
+
+def neighbor_tensors(
+    positions: Tensor,
+    cell: Tensor,
+    pbc: ArrayLike,
+    cutoff: float,
+    *,
+    max_neighbors: int | None = None,
+    on_device: bool | None = None,
+) -> NeighborTensors:
+    """:func:`neighbor_list` for positions on any device, with the same edges in the same order.
+
+    Positions on a CUDA device are searched there if vesin-torch is installed. Positions on the CPU, limits on the
+    number of neighbours, and structures that need the precautions of :func:`neighbor_list` (coordinates beyond 1000 Å,
+    flat or very long boxes) are searched on the CPU. The search on a device waits for it twice.
+
+    Args:
+        positions: [n_atoms, 3] (Å).
+        cell: [3, 3] (Å), on the same device.
+        pbc: [3] bool.
+        cutoff: (Å).
+        max_neighbors: See :func:`keep_nearest`.
+        on_device: Use vesin-torch (True) or vesin (False); None chooses.
+
+    Raises:
+        InputError: As :func:`neighbor_list`.
+    """
+    positions, cell = positions.detach().double(), cell.detach().double()
+    periodic = np.asarray(pbc, dtype=bool)
+    reach = max(cutoff + _SEARCH_MARGIN, _LEAST_SEARCH)
+    if on_device is None:
+        on_device = positions.device.type == "cuda" and searches_on_device()
+    if on_device and max_neighbors is None and cutoff > 0 and _is_simple(positions, cell, periodic, reach):
+        return _search_on_device(positions, cell, periodic, cutoff, reach)
+    found = neighbor_list(positions.cpu().numpy(), cell.cpu().numpy(), periodic, cutoff, max_neighbors=max_neighbors)
+    moved = (
+        torch.from_numpy(x).to(positions.device) for x in (found.centre, found.neighbor, found.shift, found.distance)
+    )
+    return NeighborTensors(**dict(zip(("centre", "neighbor", "shift", "distance"), moved, strict=True)))
+
+
+@cache
+def searches_on_device() -> bool:
+    """Whether vesin-torch is installed (the extra ``gpu``)."""
+    return find_spec("vesin_torch") is not None
+
+
+def _is_simple(positions: Tensor, cell: Tensor, pbc: NDArray[np.bool_], reach: float) -> bool:
+    """Whether the backend can search within ``reach`` (Å) as it is; reads 15 numbers from the device."""
+    if len(positions) == 0:
+        return False
+    numbers = torch.cat([positions.amin(dim=0), positions.amax(dim=0), cell.flatten()]).cpu().numpy()
+    lowest, highest, heights = numbers[:3], numbers[3:6], axis_heights(numbers[6:].reshape(3, 3), pbc)
+    if not np.isfinite(numbers).all() or np.abs(numbers[:6]).max() > _FAR or (heights == 0).any():
+        return False
+    extents = np.where(pbc, heights, np.linalg.norm(highest - lowest))
+    return _safe_reach(extents, reach) == reach
+
+
+def _search_on_device(
+    positions: Tensor, cell: Tensor, pbc: NDArray[np.bool_], cutoff: float, reach: float
+) -> NeighborTensors:
+    import vesin_torch
+
+    periodic = torch.from_numpy(pbc)
+    # The flags stay on the CPU: the backend reads them there.
+    box = torch.where(periodic.to(cell.device)[:, None], cell, 0.0)
+    backend = vesin_torch.NeighborList(cutoff=reach, full_list=True, n_threads=1)
+    centre, neighbor, shift = backend.compute(positions, box, periodic, "ijS")
+    centre, neighbor, shift = centre.long(), neighbor.long(), shift.long()
+    offset = shift[:, :1] * cell[0] + shift[:, 1:2] * cell[1] + shift[:, 2:] * cell[2]
+    x, y, z = ((positions[neighbor] - positions[centre]) + offset).unbind(dim=1)
+    distance = torch.sqrt(x * x + y * y + z * z)
+    order = torch.nonzero(distance < cutoff)[:, 0]
+    for column in (shift[:, 2], shift[:, 1], shift[:, 0], neighbor, centre):  # the last one sorts first
+        order = order[torch.argsort(column[order], stable=True)]
+    return NeighborTensors(centre=centre[order], neighbor=neighbor[order], shift=shift[order], distance=distance[order])
 
 
 def keep_nearest(edges: NeighborList, n_atoms: int, max_neighbors: int) -> NeighborList:

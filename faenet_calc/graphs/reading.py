@@ -16,6 +16,7 @@ from ase import Atoms
 from ase.data import covalent_radii
 from ase.io import read
 from ase.io.formats import UnknownFileTypeError, filetype, string2index
+from ase.symbols import symbols2numbers
 
 from faenet_calc.errors import InputError, message_of
 from faenet_calc.files import source_for_ase
@@ -89,6 +90,8 @@ def _read_file(given: str) -> list[InputStructure]:
             f"{path}: ASE does not know this kind of file; rename it (.extxyz, .cif, POSCAR, …)"
         ) from error
     except Exception as error:
+        if (symbol := _unknown_symbol(error)) is not None:
+            raise InputError(f"{path}: {symbol!r} is not a chemical element") from error
         # The readers of some hundred formats fail in as many ways.
         raise InputError(f"{path} cannot be read: {message_of(error)}") from error
     indices = [chosen] if isinstance(chosen, int) else list(chosen)
@@ -96,6 +99,15 @@ def _read_file(given: str) -> list[InputStructure]:
         raise InputError(f"{given} has no structures")
     alone = len(structures) == 1
     return [InputStructure(atoms=structures[n], path=path, index=n, alone=alone) for n in indices]
+
+
+def _unknown_symbol(error: Exception) -> str | None:
+    """The symbol that ASE could not find among the elements; None for any other error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    in_lookup = trace is not None and trace.tb_frame.f_globals.get("__name__") == symbols2numbers.__module__
+    return str(error.args[0]) if isinstance(error, KeyError) and in_lookup else None
 
 
 def _split_index(given: str) -> tuple[Path, int | slice | None]:

@@ -105,7 +105,7 @@ def generate(
         todo = [task for task in wanted if task.index not in writer.done]
         end = None if time_limit_s is None else time.monotonic() + time_limit_s
         total = len(todo) + writer.progress.tasks
-        with progress_bar(shown=progress, total=total, initial=writer.progress.tasks, unit="task") as bar:
+        with progress_bar(shown=progress, total=total, initial=writer.progress.tasks, unit="tasks") as bar:
             for result in _results(recipe, todo, workers, end, trust_code):
                 writer.append(result)
                 bar.set_postfix(labels=writer.progress.labels, failed=writer.progress.failed, refresh=False)

@@ -23,6 +23,9 @@ from torch import Tensor
 
 from faenet_calc.frames.frames import Frames
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.network import device_engine
+from faenet_calc.network.device_engine import DeviceEngine
+from faenet_calc.network.engine_output import EngineOutput
 from faenet_calc.network.faenet import FAENet
 from faenet_calc.network.native import Library, library, n_threads
 from faenet_calc.network.packing import JUMPING, MESSAGES, CWeights, PackedWeights, first_read
@@ -31,31 +34,6 @@ EDGES_PER_GROUP = 2000
 """Edges per thread that are evaluated together if a frame has fewer; they fit into the cache."""
 
 _SHARE_OF_MEMORY = 4  # a workspace of more than this part of the machine's memory is returned to the system
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EngineOutput:
-    """Energies of all frames and derivatives of Σ_f seed_f E_f; fields that were not requested are None.
-
-    Attributes:
-        energy: [n_frames] float64.
-        node_energy: [n_nodes] float64, frame after frame; None where the energy is not a sum over atoms.
-        hidden: [n_nodes, H] float32, final atom states.
-        features: [n_nodes, n_states * (H // 2)] float32, last-layer features of all states that the output block reads.
-        grad_vectors: [n_edges, 3] float64.
-        grad_rotation: [n_frames, 3, 3] float64; two frames that share edges have their sum at the first one.
-        grad_factor: [n_edges] float64, derivatives with respect to the factors of the messages.
-        grad_copies: [n_edge_copies, 3] float64, derivatives of each frame by itself.
-    """
-
-    energy: Tensor
-    node_energy: Tensor | None
-    hidden: Tensor | None
-    features: Tensor | None
-    grad_vectors: Tensor | None
-    grad_rotation: Tensor | None
-    grad_factor: Tensor | None
-    grad_copies: Tensor | None
 
 
 class _Batch(ctypes.Structure):
@@ -91,21 +69,27 @@ def supports(model: torch.nn.Module) -> bool:
     )
 
 
-def engine_for(model: FAENet) -> "Engine | None":
+def engine_for(model: FAENet) -> "Engine | DeviceEngine | None":
     """The engine of a model, packed again after its weights have changed; None if there is no engine for it."""
     kept = _kept.get(model)
     if kept is None:
-        if library() is None:
-            return None
         groups = [group for module in model.modules() for group in (module._parameters, module._buffers)]
         slots = [(group, name) for group in groups for name, value in group.items() if value is not None]
         kept = _kept[model] = _Kept(slots)
     tensors = [group[name] for group, name in kept.slots]
     version = [tensor.data_ptr() for tensor in tensors]
     version += [0 if tensor.is_inference() else tensor._version for tensor in tensors]  # of inference tensors unknown
+    version.append(model._compiled_call_impl is not None)
     if kept.version != version:
-        kept.version, kept.engine = version, Engine(model) if supports(model) else None
+        kept.version, kept.engine = version, _new_engine(model)
     return kept.engine
+
+
+def _new_engine(model: FAENet) -> "Engine | DeviceEngine | None":
+    if supports(model):
+        return Engine(model)
+    on_device = next(model.parameters()).device.type in device_engine.DEVICES
+    return DeviceEngine(model) if on_device and device_engine.supports(model) else None
 
 
 @dataclass(eq=False)
@@ -119,7 +103,7 @@ class _Kept:
 
     slots: list[tuple[dict[str, Any], str]]
     version: list[int] | None = None
-    engine: "Engine | None" = None
+    engine: "Engine | DeviceEngine | None" = None
 
 
 _kept: "weakref.WeakKeyDictionary[FAENet, _Kept]" = weakref.WeakKeyDictionary()
@@ -172,6 +156,7 @@ class Engine:
         factor: Tensor | None = None,
         share_inverse: bool,
         outputs: Collection[str],
+        memory_bytes: int | None = None,
     ) -> EngineOutput:
         """Energies of all frames and derivatives of their weighted sum.
 
@@ -184,6 +169,7 @@ class Engine:
             share_inverse: Frames U and -U may share their edges. Their rotations must then have opposite derivatives,
                 as those of a lattice do, and ``grad_copies`` is not available.
             outputs: Any of hidden, features, gradients (of vectors and rotations) and grad_copies.
+            memory_bytes: Not used: intermediate results are kept for a few frames only.
         """
         if share_inverse and "grad_copies" in outputs:
             raise ValueError(

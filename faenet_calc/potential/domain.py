@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from faenet_calc import elements
+from faenet_calc.errors import enumerated
 from faenet_calc.frames.open_directions import n_closed
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.graphs.tags import NONMETALS
@@ -21,6 +22,8 @@ from faenet_calc.potential.prediction import Prediction
 # How far beyond the training data a prediction may be.
 _ENERGY_MARGIN = 0.5  # of the width of the training range, on both sides
 _FORCE_MARGIN = 2.0  # times the largest training force
+_FEW_ENERGY_MARGIN = 1.0  # (eV/atom) at least, where few training structures do not span the plausible range
+_FEW_LARGEST_FORCE = 20.0  # (eV/Å) at least, likewise
 _CLOSER = 0.85  # of the shortest training distance
 _BONDED = 1.2  # times the sum of covalent radii: nonmetals closer than this to another atom are bonded to it
 _UNCERTAINTY_MARGIN = 3.0  # times the training quantile
@@ -28,7 +31,7 @@ _REPULSION = 0.5  # (eV) energy of overlapping atoms, which replaces that of the
 _DISTANCE_MARGIN = 2.0  # times the distance of the farthest training atoms
 _WELL_INSIDE = 0.5  # of the limits of uncertainty and distance from the training data
 _CONTACT_WELL_INSIDE = 1.1  # of the shortest plausible distance
-_KINDS = ("molecules and clusters", "wires", "slabs", "bulk crystals")  # by the number of closed directions
+_KINDS = (("molecules", "clusters"), ("wires",), ("slabs",), ("bulk crystals",))  # by the number of closed directions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,8 @@ class TrainingDomain:
         highest_energy: (eV/atom) largest one.
         largest_force: (eV/Å) largest force label on an atom; None without force labels.
         shortest: (Å) shortest distance of each pair of elements, e.g. {"Cu-O": 1.71}; symbols by atomic number.
-        uncertainty: (eV/atom) exceeded by one in a thousand training structures.
+        uncertainty: (eV/atom) exceeded by one in a thousand training structures; None if there were too few of them to
+            fit an uncertainty.
         closed_directions: Element → numbers of closed directions (``frames.open_directions``) of the training
             structures that contain it, e.g. {"Cu": (2, 3)} for slabs and bulk crystals; empty if not recorded.
         n_structures: Number of training structures that were examined.
@@ -50,7 +54,7 @@ class TrainingDomain:
     highest_energy: float
     largest_force: float | None = None
     shortest: dict[str, float] = field(default_factory=dict)
-    uncertainty: float
+    uncertainty: float | None = None
     closed_directions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     n_structures: int = 0
 
@@ -118,10 +122,14 @@ class DomainGuard:
 
     def __init__(self, domain: TrainingDomain, references: tuple[float, ...], vacuum: float) -> None:
         self.domain, self._vacuum = domain, vacuum
-        width = domain.highest_energy - domain.lowest_energy
-        self.energies = domain.lowest_energy - _ENERGY_MARGIN * width, domain.highest_energy + _ENERGY_MARGIN * width
+        margin = _ENERGY_MARGIN * (domain.highest_energy - domain.lowest_energy)
         self._largest_force = torch.inf if domain.largest_force is None else _FORCE_MARGIN * domain.largest_force
-        self._most_uncertain = _UNCERTAINTY_MARGIN * domain.uncertainty
+        self._most_uncertain = torch.inf
+        if domain.uncertainty is None:
+            margin, self._largest_force = max(margin, _FEW_ENERGY_MARGIN), max(self._largest_force, _FEW_LARGEST_FORCE)
+        else:
+            self._most_uncertain = _UNCERTAINTY_MARGIN * domain.uncertainty
+        self.energies = domain.lowest_energy - margin, domain.highest_energy + margin
         self._references = np.array(references)
         self._numbers, self._offset = b"", 0.0
         self._foreign: dict[int, list[str]] = {}  # of these elements, by the number of closed directions
@@ -151,8 +159,9 @@ class DomainGuard:
         found = []
         if not low <= energy <= high:
             found.append(
-                f"energy of {energy:.4g} eV/atom above the references (training data: {self.domain.lowest_energy:.2f} "
-                f"to {self.domain.highest_energy:.2f})"
+                f"energy {abs(energy):.4g} eV/atom {'below' if energy < 0 else 'above'} the element references "
+                f"(training data: {self.domain.lowest_energy:.2f} to {self.domain.highest_energy:.2f} eV/atom relative "
+                "to them)"
             )
         if prediction.forces is not None:
             forces = prediction.forces.cpu().numpy()
@@ -165,9 +174,11 @@ class DomainGuard:
 
     def _of_features(self, graph: AtomGraph, prediction: Prediction) -> tuple[list[str], bool]:
         """Short distances, uncertainty and unknown environments, as far as computed; whether all are well inside."""
-        found, margins = list[str](), list[bool]()
-        if prediction.closest_contact is not None:
-            contact = _value(prediction.closest_contact)
+        found, margins, closest = list[str](), list[bool](), prediction.closest_contact
+        if closest is None and self.domain.uncertainty is None:  # no examination of features found it
+            closest = self.domain.closest_contact(graph, EdgeLengths.of(graph, graph.edge_vectors()))
+        if closest is not None:
+            contact = _value(closest)
             margins.append(contact >= _CONTACT_WELL_INSIDE)
             if not contact >= 1:
                 found.append(self._closest(graph, graph.atomic_numbers.cpu().numpy()))
@@ -215,8 +226,8 @@ class DomainGuard:
         for symbol in map(elements.symbol, np.unique(np.frombuffer(self._numbers, dtype=np.int64)).tolist()):
             known = self.domain.closed_directions.get(symbol, ())
             if known and kind not in known:
-                words = " and ".join(_KINDS[one] for one in known)
-                found.append(f"{symbol} in {_KINDS[kind]} (training data: {symbol} in {words})")
+                words = enumerated([word for one in known for word in _KINDS[one]])
+                found.append(f"{symbol} in {enumerated(_KINDS[kind])} (training data: {symbol} in {words})")
         return found
 
     def _closest(self, graph: AtomGraph, numbers: NDArray[np.int64]) -> str:

@@ -89,11 +89,11 @@ class Potential(nn.Module):
         """Whether the prediction depends on tags."""
         return self.config.model.atoms.tag_channels > 0 or self.config.graph.rewiring != "none"
 
-    def with_uncertainty(self, uncertainty: LastLayerUncertainty, domain: TrainingDomain) -> "Potential":
-        """A potential that shares this network and has an uncertainty and the domain of its training data."""
+    def with_domain(self, domain: TrainingDomain, uncertainty: LastLayerUncertainty | None = None) -> "Potential":
+        """A potential that shares this network and has a training domain and, if given, an uncertainty."""
         fitted = Potential(dataclasses.replace(self.config, domain=domain))
         fitted.model, fitted.metadata = self.model, dict(self.metadata)
-        fitted.uncertainty = uncertainty.to(self.device).requires_grad_(False)
+        fitted.uncertainty = None if uncertainty is None else uncertainty.to(self.device).requires_grad_(False)
         return fitted.train(self.training)
 
     def graph(self, structures: Any) -> AtomGraph:
@@ -105,10 +105,11 @@ class Potential(nn.Module):
             device=self.device,
             max_neighbors=self.config.graph.max_neighbors,
         )
-        self.check_elements(batch.atomic_numbers)
-        if self.needs_tags and bool(((batch.tags < 0) | (batch.tags > 2)).any()):
+        host = batch.on_host
+        self.check_elements(host.atomic_numbers)
+        if self.needs_tags and bool(((host.tags < 0) | (host.tags > 2)).any()):
             raise InputError(
-                f"tags {sorted(set(batch.tags.tolist()))} came with the atoms; this potential needs 0 (sub-surface), "
+                f"tags {sorted(set(host.tags.tolist()))} came with the atoms; this potential needs 0 (sub-surface), "
                 "1 (surface) or 2 (adsorbate). FAENetCalculator infers them, as graphs.tags.infer_tags does"
             )
         return batch
@@ -121,7 +122,8 @@ class Potential(nn.Module):
         if len(unknown):
             found = sorted({elements.symbol(int(z)) for z in numbers[unknown]})
             raise InputError(
-                f"unknown element(s) {', '.join(found)} at atom indices {unknown.tolist()[:10]}; supported are "
+                f"unknown {'element' if len(found) == 1 else 'elements'} {', '.join(found)} at atom indices "
+                f"{unknown.tolist()[:10]}; supported are "
                 f"{', '.join(elements.symbol(z) for z in self.supported_elements)}. Use another model or train one."
             )
 

@@ -10,12 +10,12 @@ import torch
 from faenet_calc.errors import InputError
 from faenet_calc.frames.frames import build_frames
 from faenet_calc.graphs.graph import AtomGraph
-from faenet_calc.network.engine import engine_for
+from faenet_calc.network.engine import Engine, engine_for
 from faenet_calc.potential.capabilities import PROPERTIES, ForcesChoice, FramesChoice, Request
 from faenet_calc.potential.committee import Committee
-from faenet_calc.potential.forward import DEFAULT_BYTES, ENGINE_BYTES, bytes_per_edge_copy
 from faenet_calc.potential.modes import differentiable, prediction_mode
 from faenet_calc.potential.net_force import balanced_forces
+from faenet_calc.potential.network_pass import DEFAULT_BYTES, ENGINE_BYTES, bytes_per_edge_copy
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction, committee_average
 
@@ -212,7 +212,7 @@ class Predictor:
             with torch.no_grad():
                 n_frames = build_frames(graph, member.config.frames, mode, vacuum=member.cutoff).n_frames
         compiled = (
-            engine_for(member.model) is not None and "forces_uncertainty" not in properties
+            isinstance(engine_for(member.model), Engine) and "forces_uncertainty" not in properties
         )  # which needs autograd
         per_copy = ENGINE_BYTES if compiled else bytes_per_edge_copy(member.config.model, member.dtype, gradient=True)
         return (graph.n_edges + graph.n_atoms) * n_frames * per_copy

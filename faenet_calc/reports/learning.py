@@ -12,9 +12,32 @@ from faenet_calc import elements
 from faenet_calc.reports.pages import write_page
 from faenet_calc.reports.plots import bar_plot, line_plot, parity_plot
 from faenet_calc.training.assessment import Assessment, StructureRecord
+from faenet_calc.training.metrics import ENERGY_THRESHOLD, FORCE_THRESHOLD
 
 N_WORST = 15
 _TITLES = {"val": "validation"}
+_SETS = {
+    "val": "Validation set: structures that were used to choose the best weights, but not to fit them.",
+    "test": "Test set: structures that were used neither to fit nor to choose the weights.",
+    "data": (
+        "All structures of the given files. The errors are those of new structures only if the model was not trained "
+        "on these files."
+    ),
+}
+_EWT = f"energy error below {1e3 * ENERGY_THRESHOLD:g} meV"
+# metric → what it means
+_MEANINGS = {
+    "energy_within": f"EwT: share of structures with an {_EWT}, per structure and not per atom.",
+    "energy_forces_within": (
+        f"EFwT: share of structures with an {_EWT} and all errors of force components below "
+        f"{1e3 * FORCE_THRESHOLD:g} meV/Å."
+    ),
+    "forces_cosine": (
+        "Force cosine: mean cosine of the angle between predicted and reference forces: 1 if all directions are right, "
+        "about 0 if they are random."
+    ),
+}
+_SMALLEST_AVERAGE = 0.5  # of the median number of batches; training losses averaged over fewer are not plotted
 # metric → (title, factor, unit)
 SHOWN = {
     "energy_mae_per_atom": ("energy MAE per atom", 1e3, "meV"),
@@ -56,14 +79,18 @@ class EvaluationSection:
     Attributes:
         name: Of the data set, e.g. "test".
         n_structures: Structures compared.
+        about: What the data set is, or "".
         metrics: Rows of the table of metrics.
+        meanings: Explanations of the metrics that need one.
         figures: Parity plots and errors by element.
         worst: Structures with the largest errors, worst first.
     """
 
     name: str
     n_structures: int
+    about: str
     metrics: tuple[MetricRow, ...]
+    meanings: tuple[str, ...]
     figures: tuple[Figure, ...]
     worst: tuple[WorstRow, ...]
 
@@ -72,7 +99,7 @@ def evaluation_section(name: str, found: Assessment, sources: Sequence[str] | No
     """Metrics, parity plots, errors by element and largest errors on one data set.
 
     Args:
-        name: Of the data set, e.g. "test".
+        name: Of the data set: "test", "val", "data" for the files given to an evaluation, or another.
         found: With records.
         sources: Where each structure of the data set comes from, by index.
     """
@@ -94,7 +121,9 @@ def evaluation_section(name: str, found: Assessment, sources: Sequence[str] | No
     return EvaluationSection(
         name=_TITLES.get(name, name),
         n_structures=found.n_structures,
+        about=_SETS.get(name, ""),
         metrics=metric_rows(found.metrics),
+        meanings=tuple(meaning for metric, meaning in _MEANINGS.items() if metric in found.metrics),
         figures=tuple(figure for figure in figures if figure is not None),
         worst=_worst(found.records, sources),
     )
@@ -146,13 +175,26 @@ def metric_rows(metrics: Mapping[str, float]) -> tuple[MetricRow, ...]:
     )
 
 
+def _training_losses(history: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float]]:
+    """Steps and training losses, which are averages over the batches since the previous validation.
+
+    An average over much fewer batches than the others is noise: that of a run that ended soon after a validation, or of
+    the steps before the first validation.
+    """
+    steps = np.array([row["step"] for row in history])
+    batches = np.diff(steps, prepend=0.0)
+    kept = batches >= _SMALLEST_AVERAGE * np.median(batches) if len(batches) else np.zeros(0, dtype=bool)
+    losses = np.array([row.get("train_loss", np.nan) for row in history])
+    return steps[kept].tolist(), losses[kept].tolist()
+
+
 def _learning_curves(history: Sequence[Mapping[str, float]]) -> list[Figure | None]:
     steps = [row["step"] for row in history]
 
     def column(name: str, factor: float = 1.0) -> tuple[list[float], list[float]]:
         return steps, [factor * row.get(name, float("nan")) for row in history]
 
-    losses = {"training": column("train_loss"), "validation": column("loss")}
+    losses = {"training": _training_losses(history), "validation": column("loss")}
     figures = [
         line_plot("Loss", losses, x_label="step", y_label="loss", log_y=True),
         line_plot("Learning rate", {"lr": column("lr")}, x_label="step", y_label="learning rate", log_y=True),

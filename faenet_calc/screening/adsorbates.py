@@ -9,7 +9,7 @@ from ase.build import molecule
 from ase.collections import g2
 from ase.data import chemical_symbols
 
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, did_you_mean
 from faenet_calc.graphs.reading import read_structures
 from faenet_calc.graphs.tags import ADSORBATE
 
@@ -123,10 +123,9 @@ def adsorbate(name: str, binding: tuple[int, ...] | None = None) -> Adsorbate:
         return _prepared(name, Atoms(name), (0,))
     if name in g2.names:
         return _prepared(name, molecule(name), (0,) if binding is None else binding)
-    known = ", ".join(sorted(_NAMED))
+    hint = did_you_mean(name, [*_NAMED, *chemical_symbols[1:], *g2.names]) or f". Examples: {', '.join(sorted(_NAMED))}"
     raise InputError(
-        f"adsorbate {name!r} is not a chemical symbol, a molecule of ASE's g2 collection or a structure file; named "
-        f"adsorbates: {known}"
+        f"adsorbate {name!r} is not a chemical symbol, a molecule of ASE's g2 collection or a structure file{hint}"
     )
 
 

@@ -92,7 +92,10 @@ def slurm_cluster(options: dict[str, str]) -> Any:
 
 
 def run_on_dask(
-    client: Any, context: Context, chunks: Iterator[list[Configuration]], done: Callable[[int], None]
+    client: Any,
+    context: Context,
+    chunks: Iterator[list[Configuration]],
+    done: Callable[[int], object] = lambda n_configurations: None,
 ) -> None:
     """Relax chunks on the workers of a client.
 

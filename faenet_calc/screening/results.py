@@ -20,6 +20,12 @@ from faenet_calc.screening.uncertainty import Uncertainty
 from faenet_calc.simulate.relax import RelaxResult
 
 LEFT_SITE = "left-site"
+SITE_ERROR_EV = 0.08
+"""(eV) standard deviation of the errors among the sites of one slab against DFT (RPBE): metals-m has 0.081 on 55 alloy
+slabs (benchmarks/dft_adsorption.py). The uncertainty of a distilled model is relative to its teacher, without this."""
+RESOLVED_EV = 0.1
+"""(eV) sites whose energies differ by less are not distinguished."""
+_REPEATS = 64  # independent errors per sample of the correlated ones
 _LEFT_A = 0.8  # Å, lateral displacement of the binding atom beyond which it has left its initial site
 _SAME_ENERGY_EV = 0.01  # eV, relaxed configurations with energies this close may be duplicates
 _SAME_DISTANCE_A = 0.1  # Å, largest difference of the adsorbate's distances in duplicates
@@ -37,7 +43,8 @@ class Row:
         adsorption_energy: (eV) per adsorbate, relative to the clean slab and the gas references.
         uncertainty: (eV) estimated standard deviation of the adsorption energy; None if the model has none.
         most_stable_probability: Probability that this is the most stable of the ranked configurations of its slab,
-            adsorbate and coverage, given the uncertainties and their correlation; None without uncertainty or rank.
+            adsorbate and coverage, given the uncertainties, their correlation, and independent errors of
+            :data:`SITE_ERROR_EV`; None without uncertainty or rank.
         energy: (eV) total energy of the relaxed structure.
         converged, n_steps, fmax, wall_s: Of the relaxation; steps with one frame and with all frames are counted.
         anomalies: Flags of the relaxation, and ``left-site``.
@@ -189,16 +196,35 @@ def _ranked(members: Sequence[Row]) -> list[Row]:
 
 
 def _with_probabilities(members: Sequence[Row]) -> list[Row]:
-    """Fill in how often each ranked configuration has the lowest energy when all energies vary by their errors."""
+    """Fill in how often each ranked configuration has the lowest energy when all energies vary by their errors.
+
+    Each sample of the correlated errors is combined with ``_REPEATS`` samples of independent ones.
+    """
     ranked = [index for index, row in enumerate(members) if row.rank is not None]
     samples = [members[index].error_samples for index in ranked]
     if not ranked or not all(samples):
         return list(members)
     energies = np.array([members[index].adsorption_energy for index in ranked])
-    winners = np.argmin(energies[:, None] + np.array(samples), axis=0)
+    errors = np.repeat(np.array(samples), _REPEATS, axis=1)
+    errors += np.random.default_rng(0).normal(0.0, SITE_ERROR_EV, errors.shape)
+    winners = np.argmin(energies[:, None] + errors, axis=0)
     shares = np.bincount(winners, minlength=len(ranked)) / len(winners)
     filled = dict(zip(ranked, shares.tolist(), strict=True))
     return [replace(row, most_stable_probability=filled.get(index)) for index, row in enumerate(members)]
+
+
+def not_distinguished(rows: Sequence[Row], best: Row) -> list[str]:
+    """Other sites whose lowest ranked energy is within ``RESOLVED_EV`` of the most stable one, nearest first."""
+    assert best.adsorption_energy is not None
+    found = [
+        row.final_site or row.site
+        for row in rows
+        if (row.slab, row.adsorbate, row.coverage) == (best.slab, best.adsorbate, best.coverage)
+        and row.rank is not None
+        and row.adsorption_energy is not None
+        and row.adsorption_energy < best.adsorption_energy + RESOLVED_EV
+    ]
+    return [site for site in dict.fromkeys(found) if site != (best.final_site or best.site)]
 
 
 def _same(one: Row, other: Row) -> bool:

@@ -14,10 +14,9 @@ from ase import Atoms
 from ase.io import write
 
 from faenet_calc.calculator import FAENetCalculator
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 from faenet_calc.files import write_atomically
 from faenet_calc.graphs.reading import read_structures
-from faenet_calc.progress import progress_bar
 from faenet_calc.screening.adsorbates import Adsorbate, adsorbate
 from faenet_calc.screening.dask_runner import dask_client, run_on_dask, warm_up
 from faenet_calc.screening.export import check_export, export_best
@@ -28,6 +27,7 @@ from faenet_calc.screening.sites import distinct_sites
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.surfaces import Slab, standard_slab
 from faenet_calc.screening.uncertainty import reference_vectors
+from faenet_calc.screening.watching import watched
 from faenet_calc.screening.worker import Context, RelaxSettings, calculator_of, relax_chunk
 from faenet_calc.simulate.batch import relax_batch
 
@@ -99,7 +99,7 @@ def screen(
         resume: Continue the screening in ``out_dir``; finished configurations are not computed again.
         top: Export this many of the most stable configurations of every slab, adsorbate and coverage.
         export: Format of the export: ``vasp`` or ``espresso``.
-        progress: Show a progress bar.
+        progress: Show progress bars of the references and of the configurations on stderr.
 
     Raises:
         InputError: For inputs that cannot be read, or a folder that holds another screening.
@@ -132,15 +132,17 @@ def screen(
             slabs=chosen_slabs,
             adsorbates=chosen_adsorbates,
             molecules=molecules,
+            progress=progress,
         )
-        todo = _pending(context, chosen_adsorbates, rotations, coverages, store.finished(), shard)
-        bar = stack.enter_context(progress_bar(shown=progress, unit="structure", desc="screen"))
+        own = partial(_configurations, context, chosen_adsorbates, rotations, coverages, shard)
+        if progress or log.isEnabledFor(logging.INFO):
+            stack.enter_context(watched(store.folder, {one.key for one in own()}, shown=progress))
+        todo = _pending(context, own(), store.finished())
         if client is not None:
-            run_on_dask(client, context, _chunks(todo, CHUNK), bar.update)
+            run_on_dask(client, context, _chunks(todo, CHUNK))
         else:
             for chunk in _chunks(todo, CHUNK):
                 relax_chunk(context, chunk)
-                bar.update(len(chunk))
     result = ScreenResult(folder=store.folder, rows=store.write_tables(), gas=context.gas)
     if export is not None:
         export_best(store, result.best(top or 1), export)
@@ -169,6 +171,7 @@ def _context(
     slabs: Mapping[str, Slab],
     adsorbates: Mapping[str, Adsorbate],
     molecules: Mapping[str, str],
+    progress: bool,
 ) -> Context:
     """Relax the clean slabs and the gas molecules, unless the store has their energies."""
     known = store.references()
@@ -181,14 +184,22 @@ def _context(
             fmax=min(settings.fmax, 0.02),
             steps=settings.steps,
             tags="atoms",
+            progress="clean slabs" if progress else False,
         )
         energies = {name: _energy_or_reason(one) for name, one in zip(names, relaxed, strict=True)}
         gases = gas_molecules(molecules)
-        results = relax_batch(gases.values(), calc, optimizer="BFGS", fmax=0.01, steps=settings.steps)
+        title = "gas references" if progress else False
+        results = relax_batch(gases.values(), calc, optimizer="BFGS", fmax=0.01, steps=settings.steps, progress=title)
         gas_energies = {name: _energy_or_reason(one) for name, one in zip(gases, results, strict=True)}
         failed = {name: value for name, value in gas_energies.items() if isinstance(value, str)}
         if failed:
-            raise InputError(f"gas references failed: {failed}; choose other molecules with gas=")
+            reasons = "; ".join(f"gas reference {name}: {reason}" for name, reason in failed.items())
+            raise InputError(
+                f"{reasons}. Allow more steps (--steps), or choose other molecules with --gas ELEMENT=MOLECULE "
+                "(gas= in Python)."
+            )
+        for name, energy in {**energies, **gas_energies}.items():
+            log.info("reference %s: %s", name, energy if isinstance(energy, str) else f"{energy:.4f} eV")
         known = {"slabs": energies, "gas": gas_energies}
         structures = {
             "slabs": {name: one.atoms for name, one in zip(names, relaxed, strict=True)},
@@ -218,30 +229,35 @@ def _energy_or_reason(result: Any) -> float | str:
     if result.error is not None:
         return str(result.error)
     if not result.converged:
-        return f"not converged after {result.n_steps} steps (largest force {result.fmax:.3f} eV/Å)"
+        return f"not converged after {counted(result.n_steps, 'step')} (largest force {result.fmax:.3f} eV/Å)"
     return float(result.energy)
 
 
-def _pending(
+def _configurations(
     context: Context,
     adsorbates: Mapping[str, Adsorbate],
     rotations: int,
     coverages: Sequence[int],
-    finished: set[str],
     shard: tuple[int, int] | None,
 ) -> Iterator[Configuration]:
-    """Configurations that are not finished, built as they are needed."""
+    """The configurations of a shard, or all of them, built as they are needed."""
     number = 0
     for slab in context.slabs.values():
         sites = distinct_sites(slab.atoms)
         for one, coverage in itertools.product(adsorbates.values(), coverages):
             for configuration in configurations(slab, one, rotations=rotations, coverage=coverage, sites=sites):
                 number += 1
-                mine = shard is None or number % shard[1] == shard[0]
-                if mine and configuration.key not in finished:
-                    path = context.folder / "initial" / f"{configuration.key}.extxyz"
-                    write_atomically(path, partial(_write_extxyz, configuration.atoms))
+                if shard is None or number % shard[1] == shard[0]:
                     yield configuration
+
+
+def _pending(context: Context, configurations: Iterable[Configuration], finished: set[str]) -> Iterator[Configuration]:
+    """Configurations that are not finished; their initial structures are written."""
+    for configuration in configurations:
+        if configuration.key not in finished:
+            path = context.folder / "initial" / f"{configuration.key}.extxyz"
+            write_atomically(path, partial(_write_extxyz, configuration.atoms))
+            yield configuration
 
 
 def _write_extxyz(atoms: Atoms, path: Path) -> None:

@@ -82,6 +82,10 @@ class ScreenStore:
             content = json.dumps({"sha256": digest, "inputs": inputs}, indent=1)
             write_atomically(path, content.encode())
 
+    def exists(self) -> bool:
+        """Whether the folder holds a screening, perhaps one that has only begun."""
+        return (self.folder / "inputs.json").is_file()
+
     def inputs(self) -> dict[str, Any]:
         """The resolved inputs of the screening in this folder."""
         path = self.folder / "inputs.json"

@@ -14,7 +14,8 @@ from ase.constraints import FixAtoms
 from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
-from faenet_calc.errors import InputError
+from faenet_calc import elements
+from faenet_calc.errors import InputError, counted
 from faenet_calc.graphs.tags import ADSORBATE, infer_tags
 from faenet_calc.simulate.relax import relax
 
@@ -34,30 +35,37 @@ class Slab:
     source: str
 
 
-def relaxed_bulk(bulk: str | Atoms, calculator: Calculator) -> Atoms:
+def relaxed_bulk(bulk: str | Atoms, calculator: Calculator, *, progress: bool = False) -> Atoms:
     """The bulk crystal at the equilibrium volume of the calculator.
 
     Args:
         bulk: Chemical symbol of an element with a reference structure in ASE, or a crystal.
         calculator: Provides energies and stress.
+        progress: Show a progress bar on stderr.
 
     Raises:
-        InputError: If ASE has no reference structure for the symbol, or the relaxation fails.
+        InputError: If there is no such element, ASE has no reference structure of it, or the relaxation fails.
     """
-    if isinstance(bulk, str):
-        try:
-            crystal = build_bulk(bulk)
-        except (ValueError, KeyError, RuntimeError) as error:
-            raise InputError(
-                f"bulk {bulk!r}: ASE has no reference crystal of that name ({error}); give a structure file instead"
-            ) from error
-    else:
-        crystal = bulk.copy()
-    result = relax(crystal, calculator, relax_cell=True, optimizer="BFGS", fmax=0.01, steps=200)
+    crystal = _reference_crystal(bulk) if isinstance(bulk, str) else bulk.copy()
+    title = f"bulk {crystal.symbols}" if progress else False
+    result = relax(crystal, calculator, relax_cell=True, optimizer="BFGS", fmax=0.01, steps=200, progress=title)
     if result.error is not None or not result.converged:
-        reason = result.error or f"largest force {result.fmax:.3f} eV/Å after {result.n_steps} steps"
+        reason = result.error or f"largest force {result.fmax:.3f} eV/Å after {counted(result.n_steps, 'step')}"
         raise InputError(f"bulk {crystal.symbols}: the cell relaxation did not converge ({reason})")
     return result.atoms
+
+
+def _reference_crystal(symbol: str) -> Atoms:
+    """The crystal that ASE knows as the reference structure of an element."""
+    try:
+        elements.atomic_number(symbol)
+    except InputError as error:
+        hint = "" if "did you mean" in str(error) else "; other crystals are read from structure files"
+        raise InputError(f"bulk: {error}{hint}") from error
+    try:
+        return build_bulk(symbol)
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise InputError(f"bulk: ASE has no reference crystal of {symbol}; give a structure file instead") from error
 
 
 def cut_slab(
@@ -121,8 +129,8 @@ def standard_slab(atoms: Atoms, *, min_width_A: float = 0.0) -> Atoms:
     slab = _vacuum_last(atoms)
     tags = infer_tags(slab)
     if (tags == ADSORBATE).any():
-        count = int((tags == ADSORBATE).sum())
-        raise InputError(f"{atoms.symbols}: {count} atom(s) look like an adsorbate; screening needs clean slabs")
+        found = counted(int((tags == ADSORBATE).sum()), "atom looks", "atoms look")
+        raise InputError(f"{atoms.symbols}: {found} like an adsorbate; screening needs clean slabs")
     slab.set_tags(tags)
     if not slab.constraints:
         heights = slab.positions[:, 2]

@@ -47,7 +47,7 @@ def relax_batch(
     trajectories: str | Path | Sequence[str | Path | None] | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    progress: bool = False,
+    progress: bool | str = False,
     on_result: Callable[[int, RelaxResult], None] | None = None,
     **options: Any,
 ) -> list[RelaxResult]:
@@ -65,7 +65,7 @@ def relax_batch(
         trajectories: Folder for ``0.traj``, ``1.traj``, …, or one file per structure.
         resume: Continue from the trajectories that exist.
         overwrite: Replace existing trajectories.
-        progress: Show a progress bar of the structures, or of the steps of a single structure.
+        progress: Show a progress bar of the structures, or of the steps of a single structure; a text is its title.
         on_result: Called with index and result as soon as a structure is finished.
         **options: Further arguments of :func:`relax`: relax_cell, pressure_GPa, tags, optimizer_options, logfile.
 
@@ -90,13 +90,14 @@ def relax_batch(
                 trajectory=files[index],
                 resume=resume and files[index] is not None,
                 overwrite=overwrite,
-                progress=progress and len(atoms) == 1,
+                progress=progress if len(atoms) == 1 else False,
                 **options,
             )
         except Exception as error:  # one structure must not end the others
             return _failed(atoms[index], error, time.perf_counter() - start)
 
-    return shared.run(function, len(atoms), on_result, progress=progress and len(atoms) > 1, description="relax")
+    shown = progress if len(atoms) > 1 else False
+    return shared.run(function, len(atoms), on_result, progress=shown, description="relax")
 
 
 def run_md_batch(
@@ -194,14 +195,14 @@ class _Shared:
         n_structures: int,
         on_result: Callable[[int, Any], None] | None,
         *,
-        progress: bool,
+        progress: bool | str,
         description: str,
     ) -> list[Any]:
         """Run ``function(index)`` for every structure in lockstep."""
         results: list[Any] = [None] * n_structures
         with (
             self._lockstep_of(n_structures),
-            progress_bar(shown=progress, total=n_structures, unit="structure", desc=description) as bar,
+            progress_bar(shown=progress, total=n_structures, unit="structures", desc=description) as bar,
         ):
             assert self._lockstep is not None
             for index, result in self._lockstep.run(partial(function, index) for index in range(n_structures)):

@@ -1,7 +1,6 @@
 """Molecular dynamics of one structure with any ASE calculator."""
 
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator
 from numpy.typing import NDArray
 
-from faenet_calc.errors import InputError, message_of
+from faenet_calc.errors import InputError, counted, message_of, warn_user
 from faenet_calc.graphs.writing import write_structures
 from faenet_calc.progress import progress_bar
 from faenet_calc.simulate.ensembles import EnsembleSettings, Integrator, build_integrator, draw_momenta
@@ -39,6 +38,7 @@ class MDResult:
         conserved: [n_entries] (eV) conserved quantity of the ensemble; None for nvt-langevin, which has none.
         drift: Of the conserved quantity; None without one or with fewer than three entries.
         n_steps: Steps since the start of the run, including those before a resumption.
+        n_new_steps: Steps of this call.
         stopped_because: Why the run ended early; None if it did not.
         snapshot: File beside the trajectory with the structure at which the run was stopped; None without one.
         wall_s: Wall time of this call (s).
@@ -52,6 +52,7 @@ class MDResult:
     conserved: Series | None
     drift: Drift | None
     n_steps: int
+    n_new_steps: int
     stopped_because: str | None
     snapshot: Path | None
     wall_s: float
@@ -149,14 +150,17 @@ class _Run:
 
     def go(self, steps: int, *, progress: bool) -> MDResult:
         """Take the remaining steps, or stop early."""
-        start = time.perf_counter()
+        start, n_before = time.perf_counter(), self.n_steps
         self._add_entry()
         if self.snapshots.last is None:
             self.snapshots.write(with_stored_results(self.work), 0)
         reason = self.stop_conditions.outside_domain(self.work)
-        with progress_bar(shown=progress, desc="md", unit=" steps", total=steps, initial=self.n_steps) as bar:
+        with progress_bar(shown=progress, desc="md", total=steps, initial=n_before) as bar:
             while reason is None and self.n_steps < steps:
                 reason = self._step(steps)
+                bar.set_postfix(
+                    T=f"{self.log.last('temperature'):.0f} K", E=f"{self.log.last('potential'):.4f} eV", refresh=False
+                )
                 bar.update()
         snapshot = None if reason is None else self._stop(reason)
         return MDResult(
@@ -167,6 +171,7 @@ class _Run:
             conserved=None if self.integrator.conserved is None else self.log.series("conserved"),
             drift=fit_drift(self.log, len(self.work)),
             n_steps=self.n_steps,
+            n_new_steps=self.n_steps - n_before,
             stopped_because=reason,
             snapshot=snapshot,
             wall_s=time.perf_counter() - start,
@@ -215,5 +220,5 @@ class _Run:
             snapshot.info["stopped_because"] = reason
             write_structures(path, [snapshot], overwrite=True)
         where = "" if path is None else f"; snapshot in {path}"
-        warnings.warn(f"stopped after {self.n_steps} steps: {reason}{where}", MDStoppedWarning, stacklevel=4)
+        warn_user(f"stopped after {counted(self.n_steps, 'step')}: {reason}{where}", MDStoppedWarning)
         return path

@@ -1,11 +1,14 @@
 """Time series of molecular dynamics, their log file, and the drift of the conserved quantity."""
 
+import logging
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
 
 _COLUMNS = ("time_fs", "potential", "temperature", "conserved")
 _HEADER = f"{'step':>10} {'time/ps':>12} {'E_pot/eV':>16} {'T/K':>10} {'conserved/eV':>18}\n"
@@ -52,7 +55,12 @@ class MDLog:
         """[n_entries] time_fs, potential, temperature or conserved."""
         return np.array(self.values).reshape(-1, len(_COLUMNS))[:, _COLUMNS.index(name)]
 
+    def last(self, name: str) -> float:
+        """The latest value of a series."""
+        return self.values[_COLUMNS.index(name) - len(_COLUMNS)]
+
     def _log(self, line: str) -> None:
+        log.info("%s", line.rstrip("\n"))
         if self.logfile is None:
             return
         if str(self.logfile) == "-":

@@ -1,6 +1,7 @@
 """Relaxation of one structure with any ASE calculator and optimizer."""
 
 import difflib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from faenet_calc.simulate.cell_filter import cell_target
 from faenet_calc.simulate.safeguards import SafeguardedOptimizer
 from faenet_calc.simulate.structures import RUN_ERRORS, Moment, starting_atoms, why_outside, working_copy
 from faenet_calc.simulate.trajectory import RunTrajectory
+
+log = logging.getLogger(__name__)
 
 OPTIMIZERS = tuple(
     name
@@ -81,7 +84,7 @@ def relax(
     pressure_GPa: float = 0.0,
     trajectory: str | Path | None = None,
     logfile: str | Path | None = None,
-    progress: bool = False,
+    progress: bool | str = False,
     resume: bool = False,
     overwrite: bool = False,
     tags: TagSource = "auto",
@@ -105,7 +108,7 @@ def relax(
         pressure_GPa: External pressure, with ``relax_cell``.
         trajectory: A .traj file that receives every step and survives a kill.
         logfile: ASE's log; "-" for stdout.
-        progress: Show a progress bar on stderr.
+        progress: Show a progress bar on stderr; a text is its title.
         resume: Continue from ``trajectory`` if it exists. Repeating the same call after a kill completes the run.
         overwrite: Replace an existing trajectory.
         tags: Which atoms are slab and adsorbate, for the anomalies.
@@ -150,13 +153,13 @@ class _Task:
     tags: TagSource
 
 
-def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) -> RelaxResult:
+def _run(task: _Task, *, fmax: float, steps: int, progress: bool | str, start: float) -> RelaxResult:
     n_done = task.record.n_done
     valid = _measure(task)  # raises if the first structure cannot be computed
     error, converged = None, False
     if task.record.last is None and task.record.path is not None:
         task.record.write(valid[0].on(task.work), 0)
-    with progress_bar(shown=progress, desc="relax", unit=" steps", total=steps, initial=n_done, leave=False) as bar:
+    with progress_bar(shown=progress, desc="relax", total=steps, initial=n_done, leave=False) as bar:
         try:
             for forces_are_small in task.driver.irun(fmax=fmax, steps=max(steps - n_done, 0)):
                 converged = bool(forces_are_small)
@@ -168,6 +171,7 @@ def _run(task: _Task, *, fmax: float, steps: int, progress: bool, start: float) 
                     bar.update(taken - n_done)
                     n_done = taken
                     bar.set_postfix(E=f"{valid[1]:.4f} eV", fmax=f"{valid[2]:.3f} eV/Å", refresh=False)
+                    log.debug("%s: step %d, %.6f eV, fmax %.4f eV/Å", task.work.symbols, taken, *valid[1:3])
         except RUN_ERRORS as failure:
             converged, error = False, f"step {n_done + 1} failed: {message_of(failure)}"
     last, energy, force, why = valid

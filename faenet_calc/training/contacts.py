@@ -49,12 +49,14 @@ def fit_repulsion(
     found, notes = own, []
     if shortest < own.outer:
         found = dataclasses.replace(found, outer=round(shortest, 3), inner=round(own.inner * shortest / own.outer, 3))
-        notes.append(f"atoms repel below {found.outer} of a bond length instead of {own.outer}")
+        notes.append(f"begins at {found.outer} instead of {own.outer} bond lengths")
     if most > own.crowding_start:
         start = round(most, 2)
         found = dataclasses.replace(
             found, crowding_start=start, crowding_end=round(start + own.crowding_end - own.crowding_start, 2)
         )
-        notes.append(f"crowded atoms are removed above {start} close metal atoms instead of {own.crowding_start}")
-    reason = "the training data have such contacts (section repulsion of the settings sets the limits)"
-    return found, [f"{'; '.join(notes)}: {reason}"] if notes else []
+        notes.append(f"tolerates {start} instead of {own.crowding_start} close metal neighbors")
+    if not notes:
+        return found, []
+    reason = "because the training data have such contacts (the section repulsion of the settings changes this)"
+    return found, [f"the short-range repulsion {' and '.join(notes)}, {reason}"]

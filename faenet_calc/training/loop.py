@@ -4,10 +4,9 @@ config → Prepared → [batch → prediction → loss → gradient → optimize
 """
 
 import math
-import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +32,11 @@ from faenet_calc.training.loss import TERMS, Loss
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
 from faenet_calc.training.optimizer import build_optimizer
 from faenet_calc.training.preparation import Part, Prepared, prepare
+from faenet_calc.training.run_folder import BEST, CONFIG, LOCK, need_same_data, remove_results, stored_run
 from faenet_calc.training.schedule import Plateau, Schedule, average_weights
 from faenet_calc.training.state import FILE, TrainState, load_state, save_state
-from faenet_calc.training.uncertainty import MIN_STRUCTURES, fit_uncertainty
+from faenet_calc.training.uncertainty import MIN_STRUCTURES, describe_domain, fit_uncertainty
 
-BEST, CONFIG, LOCK = "best.safetensors", "config.yaml", ".lock"
-RESULTS = (BEST, "errors.json", "report.html", "tensorboard")  # removed when a new run replaces an old one
 TABLE_METRICS = (
     "train_loss", "loss", "energy_mae", "energy_mae_per_atom", "energy_within", "forces_mae", "forces_rmse",
     "forces_cosine", "energy_forces_within", "stress_mae", "is_best",
@@ -102,7 +100,7 @@ def train(
         if ranks.writes:
             folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / LOCK, wait=False) if ranks.writes else nullcontext():
-            found = _stored_run(folder, resume=resume, overwrite=overwrite)
+            found = stored_run(folder, resume=resume, overwrite=overwrite)
             ranks.barrier()
             # A caller's inference mode or autocast must not reach the gradients.
             with (
@@ -113,19 +111,6 @@ def train(
             ):
                 run = Run(config, device, ranks, resume=resume and found, trust_pickle=trust_pickle, progress=progress)
                 return run.loop(started, job_limit_s)
-
-
-def _stored_run(folder: Path, *, resume: bool, overwrite: bool) -> bool:
-    """Whether a folder has a run to resume; an InputError if a run there would be lost."""
-    resumable, has_weights = (folder / FILE).exists(), (folder / BEST).exists()
-    if resumable and not resume and not overwrite:
-        raise InputError(f"{folder} holds a run; continue it with --resume auto, or replace it with --overwrite")
-    if has_weights and not resumable and not overwrite:
-        raise InputError(
-            f"{folder} holds {BEST} but no {FILE} to resume from; choose another folder, or replace the weights with "
-            "--overwrite"
-        )
-    return resumable
 
 
 class Run:
@@ -169,7 +154,7 @@ class Run:
         if ranks.writes:
             ranks.barrier()
         if stored is not None:
-            _need_same_data(stored["data"], prepared.data_hashes, self.folder / FILE)
+            need_same_data(stored["data"], prepared.data_hashes, self.folder / FILE)
         self.prepared, self.config = prepared, prepared.config
         self.potential, self.model = prepared.potential, prepared.potential.model
         self.loss = Loss(self.config.loss, self.potential.config.forces)
@@ -203,7 +188,7 @@ class Run:
         if not resume:
             write_atomically(self.folder / CONFIG, dump_config(self.config).encode())
             self.save()
-            _remove_results(self.folder)
+            remove_results(self.folder)
         elif self.state.best is None:  # weights of a replaced run, if this one was killed right after its start
             (self.folder / BEST).unlink(missing_ok=True)
 
@@ -452,18 +437,19 @@ class Run:
         """Fit the uncertainty and the domain of the best weights and add them to the checkpoint."""
         path, train, val = self.folder / BEST, self.prepared.train, self.prepared.val
         best = load_potential(path, device=self.device)
-        if best.uncertainty is not None:
+        if best.config.domain is not None:
             return
+        replay = None if self.prepared.replay is None else self.prepared.replay.dataset
         energies = val.dataset.energy[val.indices]
         if not np.isfinite(energies).any() or not np.isfinite(train.dataset.energy[train.indices]).any():
             return
         if len(train.indices) < MIN_STRUCTURES:
             self._say(
-                f"no uncertainty and domain: {len(train.indices)} training structures are too few to describe a domain "
-                f"(at least {MIN_STRUCTURES})"
+                f"{len(train.indices)} training structures are too few to fit an uncertainty (at least "
+                f"{MIN_STRUCTURES}); the domain guard compares energies, forces, distances and kinds of structures only"
             )
+            save_potential(describe_domain(best, (train.dataset, train.indices), replay=replay), path)
             return
-        replay = None if self.prepared.replay is None else self.prepared.replay.dataset
         fitted = fit_uncertainty(
             best,
             (train.dataset, train.indices),
@@ -491,20 +477,3 @@ class Run:
     def _say(self, text: str) -> None:
         if self.journal is not None:
             self.journal.say(text)
-
-
-def _need_same_data(before: Mapping[str, str], now: Mapping[str, str], source: Path) -> None:
-    """Refuse to resume a run whose data files have changed."""
-    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    if changed:
-        raise InputError(
-            f"{source} belongs to a run with other contents of {', '.join(changed)}; restore the files, or start the "
-            "run again in another run.out_dir or with --overwrite"
-        )
-
-
-def _remove_results(folder: Path) -> None:
-    """Remove the results of a run that this one replaces."""
-    for name in RESULTS:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

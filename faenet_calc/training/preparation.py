@@ -33,6 +33,7 @@ DEFAULT_TIME_S = 3600.0
 # validation force MAE 42 meV/Å with 4 structures per step, 37 with 2. Equal epochs, not time; not tried on other data.
 ATOMS_PER_STEP = {"cpu": 120, "cuda": 1200}
 LARGEST_BATCH = 64
+_FEW = 5  # validation structures
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,6 +138,11 @@ def _split(
     if not has_val and "val" not in found:
         notes.append("no validation set: validation errors are those of the training set")
         found["val"] = found["train"]
+    elif "val" in found and len(found["val"].indices) < _FEW:
+        notes.append(
+            f"few validation structures ({len(found['val'].indices)}): their errors mean little, and they choose the "
+            "best weights; give a validation file (data.val) or a larger data.val_fraction"
+        )
     return found, notes
 
 

@@ -26,7 +26,7 @@ MAX_STRUCTURES = 20_000
 """Larger training sets are sampled."""
 
 MIN_STRUCTURES = 1_000
-"""From fewer structures the features of a domain are not known well enough: most new structures would be flagged."""
+"""From fewer structures the features of a domain are not known well enough: most new structures would be marked."""
 
 
 def fit_uncertainty(
@@ -85,7 +85,25 @@ def fit_uncertainty(
     uncertainty = calibrated(
         uncertainty, deviation, torch.tensor(errors, dtype=torch.float64), torch.as_tensor(group.reshape(-1))
     )
-    return potential.with_uncertainty(uncertainty, domain.result(_per_atom(uncertainty, statistics)))
+    return potential.with_domain(domain.result(_per_atom(uncertainty, statistics)), uncertainty)
+
+
+def describe_domain(
+    potential: Potential, train: tuple[GraphDataset, Indices], *, replay: GraphDataset | None = None
+) -> Potential:
+    """The potential with the domain of few training data: ranges of labels, distances and kinds, no uncertainty.
+
+    Args:
+        potential: A trained potential; its weights are shared, not copied.
+        train: Training data with energies.
+        replay: Earlier training data that were mixed in; ``MAX_STRUCTURES`` of them are read.
+    """
+    domain = _DomainStatistics(potential)
+    parts = [train] if replay is None else [train, (replay, np.arange(len(replay)))]
+    for dataset, indices in parts:
+        for index in indices[:MAX_STRUCTURES].tolist():
+            domain.add(dataset[index])
+    return potential.with_domain(domain.result(None))
 
 
 def _predicted(
@@ -137,7 +155,7 @@ class _DomainStatistics:
         pairs = numbers[graph.centre] * len(self._shortest) + numbers[graph.neighbor]
         self._shortest.view(-1).scatter_reduce_(0, pairs, distances, "amin")
 
-    def result(self, uncertainty: float) -> TrainingDomain:
+    def result(self, uncertainty: float | None) -> TrainingDomain:
         """The domain; ``uncertainty`` (eV/atom) as in :class:`TrainingDomain`."""
         both = torch.minimum(self._shortest, self._shortest.t())
         pairs = torch.nonzero(torch.isfinite(both).triu()).tolist()

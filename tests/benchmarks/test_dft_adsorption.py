@@ -79,9 +79,11 @@ def site_pairs():
 
 def test_site_preference_by_hand():
     made = site_pairs()
-    assert dft_adsorption.site_preference(made, np.array([1.0, 1.5, 2.0, 0.3, 0.1, 9.0])) == (2, 2, 0.0)
-    same, slabs, loss = dft_adsorption.site_preference(made, np.array([1.0, 0.9, 2.0, 0.3, 0.1, 9.0]))
-    assert (same, slabs) == (1, 2) and loss == pytest.approx(0.1)
+    found = dft_adsorption.site_preference(made, np.array([1.0, 1.5, 2.0, 0.3, 0.1, 9.0]))
+    assert (found.same, found.slabs, found.loss) == (2, 2, 0.0)
+    assert found.error == pytest.approx((0.5 * 0.19 / 3) ** 0.5)  # errors 1, 1.3, 1.5 and 0, 0
+    found = dft_adsorption.site_preference(made, np.array([1.0, 0.9, 2.0, 0.3, 0.1, 9.0]))
+    assert (found.same, found.slabs) == (1, 2) and found.loss == pytest.approx(0.1)
 
 
 def test_sites_of_the_same_slabs_are_chosen():

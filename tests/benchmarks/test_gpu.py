@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from gpu import DEVICE, PretendedDevice, count, main
+from speed import slab
 
 from faenet_calc import build_potential
 from faenet_calc.potential.potential import Potential
@@ -19,12 +20,50 @@ def _potential(**settings):
 def test_a_call_waits_once_for_the_device(frames):
     found = count(_potential(), 12, frames, ("energy", "forces"))
     assert found.synchronizations == ["value"]
+    assert found.launches.total() <= 125
+
+
+def test_a_changed_cell_does_not_wait():
+    found = count(_potential(), 12, "all", ("energy", "forces"), new_cell=True)
+    assert found.synchronizations == ["value"]
+    assert found.launches.total() <= 128
+
+
+def test_without_triton():
+    found = count(_potential(), 12, "all", ("energy", "forces"), triton=False)
+    assert found.synchronizations == ["value"]
+    assert found.launches.total() <= 343
+
+
+def test_an_architecture_without_engine():
+    found = count(_potential(message="base"), 12, "all", ("energy", "forces"))
+    assert found.synchronizations == ["value"]
     assert found.launches.total() <= 480
+
+
+def test_training_on_forces_waits_once():
+    potential = _potential()
+    graph = potential.graph(slab(12)).to(device=DEVICE)
+    potential = potential.to(DEVICE).requires_grad_()
+    for counted in (PretendedDevice(), PretendedDevice()):
+        with counted:
+            found = potential.evaluate(graph, properties=("energy", "forces"), frames="one", create_graph=True)
+            (found.energy.sum() + found.forces.square().sum()).backward()
+    assert counted.synchronizations == ["value"]
+    assert all(parameter.grad is not None for parameter in potential.model.parameters() if parameter.numel() > 1)
+
+
+def test_moving_a_graph_does_not_wait():
+    potential = _potential().to(DEVICE)
+    with PretendedDevice() as counted:
+        potential.graph(slab(12))
+    assert counted.synchronizations == []
+    assert counted.launches == {"_to_copy": 9}
 
 
 @pytest.mark.parametrize("properties", [["energy"], ["energy", "forces", "stress", "energies"]])
 def test_no_property_waits_for_the_device(properties):
-    assert len(count(_potential(), 12, "all", properties).synchronizations) == 1
+    assert count(_potential(), 12, "all", properties).synchronizations == ["value"]
 
 
 def test_direct_forces_wait_once():
@@ -49,8 +88,26 @@ def test_a_new_synchronization_is_counted(monkeypatch):
     assert sorted(found.synchronizations) == ["copy to the CPU", "value", "value"]
 
 
+def test_a_blocking_copy_from_the_cpu_is_counted():
+    with PretendedDevice() as counted:
+        torch.zeros(3).to(DEVICE)
+        torch.zeros(3).to(DEVICE, non_blocking=True)
+        torch.zeros(3, device=DEVICE).copy_(torch.ones(3))
+    assert counted.synchronizations == ["copy from the CPU"] * 2
+
+
+def test_copies_inside_operations_are_counted():
+    values, index = torch.zeros(3, 3, device=DEVICE), torch.zeros(3, dtype=torch.int64, device=DEVICE)
+    with PretendedDevice() as counted:
+        torch.addmm(values, values, values)
+        torch.addmm(values[0], values, values)
+        values.addmm_(values, values)
+        values.index_add(0, index, values)
+    assert counted.launches == {"addmm": 3, "addmm_": 1, "index_add": 2}
+
+
 def test_mixed_devices_are_an_error():
-    with PretendedDevice(), pytest.raises(RuntimeError, match="device"):
+    with PretendedDevice(), pytest.raises(RuntimeError, match="mixes"):
         torch.zeros(3, device=DEVICE).index_add(0, torch.tensor([0, 1]), torch.ones(2))
 
 
@@ -58,5 +115,7 @@ def test_the_command_counts_without_a_device(monkeypatch, capsys, repository):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     main(["--model", str(repository / "tests" / "data" / "emt-copper.safetensors"), "--frames", "pair"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["metric"] for row in rows] == ["kernel launches", "synchronizations"]
-    assert rows[1]["value"] == 3
+    cases = ("", ", new cell", ", without Triton")
+    names = [f"{name}{case}" for case in cases for name in ("kernel launches", "synchronizations")]
+    assert [row["metric"] for row in rows] == names
+    assert [row["value"] for row in rows[1::2]] == [3, 3, 3]

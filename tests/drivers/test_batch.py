@@ -13,7 +13,7 @@ from ase.constraints import FixAtoms, FixBondLength, FixCartesian
 from faenet_calc import FAENetCalculator, relax, relax_batch, run_md, run_md_batch
 from faenet_calc.errors import InputError
 from faenet_calc.network.engine import engine_for
-from faenet_calc.potential.forward import bytes_per_edge_copy
+from faenet_calc.potential.network_pass import bytes_per_edge_copy
 from faenet_calc.potential.predictor import Predictor
 from faenet_calc.simulate.trajectory import read_snapshots
 

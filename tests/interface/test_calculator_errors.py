@@ -102,7 +102,7 @@ def _structure(kind):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("nan", r"NaN or infinite positions of atoms 3 \(Cu\)"),
+        ("nan", r"NaN or infinite positions of atom 3 \(Cu\)"),
         ("overlap", r"overlapping atoms, closer than 0.3 Å: Cu0–Cu1"),
         ("cell", "singular cell .* axis 2 has length 0"),
         ("bad cell", "NaN or infinite numbers in the cell"),
@@ -125,7 +125,7 @@ def test_unknown_elements(potential):
     atoms = bulk("NaCl", "rocksalt", a=5.6)
     for _ in range(2):
         with pytest.raises(
-            InputError, match=r"unknown element\(s\) Cl, Na at atom indices \[0, 1\]; supported are H, O, Cu"
+            InputError, match=r"unknown elements Cl, Na at atom indices \[0, 1\]; supported are H, O, Cu"
         ):
             atoms.calc = calc
             atoms.get_potential_energy()
@@ -156,7 +156,7 @@ def test_isolated_atoms(potential):
     atoms = Atoms("Cu3", positions=[[0, 0, 0], [2.5, 0, 0], [0, 0, 30]])
     calc = FAENetCalculator(potential)
     with pytest.warns(
-        UserWarning, match=r"1 atom\(s\) have no neighbour within 4.0 Å and feel no force \(indices \[2\]\)"
+        UserWarning, match=r"1 atom has no neighbour within 4.0 Å, and no force acts on it \(indices \[2\]\)"
     ):
         calc.get_property("energy", atoms)
     atoms.positions[2, 0] += 1.0
@@ -174,7 +174,7 @@ def test_not_a_number_out_of_the_model():
     atoms = molecule("H2O")
     atoms.calc = FAENetCalculator(broken)
     with pytest.raises(
-        CalculationFailed, match=r"NaN or infinite energy.*forces of 3 atom\(s\): 0 \(O\).*check_finite=False"
+        CalculationFailed, match=r"NaN or infinite energy.*forces of 3 atoms: 0 \(O\).*check_finite=False"
     ):
         atoms.get_forces()
     with pytest.raises(CalculationFailed, match="structure 0: the model gave NaN"):

@@ -125,7 +125,17 @@ def test_info_of_something_else(tmp_path):
     assert _run("info", "no-such-model").exit_code == 2
 
 
-def test_shipped_models_state_their_error_against_dft_and_the_origin_of_their_labels():
+def test_models_say_where_errors_hold_for_the_domain_only():
+    printed = _run("models").stdout
+    inside, every = ("{} of {} structures", "{:.1f} meV/atom, {:.0f} meV/Å")
+    errors = load_potential("metals-m", device="cpu").metadata["extra"]["model_card"]["measured"]["heldout_errors"]
+    counts = inside.format(errors["domain=inside"]["structures"], errors["all"]["structures"])
+    values = every.format(errors["all"]["energy_mae (meV/atom)"], errors["all"]["forces_mae (meV/Å)"])
+    assert f"metals-m: errors inside the domain ({counts}); all structures: {values}.\n" in printed
+    assert "metals-s: errors inside" not in printed
+
+
+def test_shipped_models_state_their_error_against_dft_and_their_reference_method():
     printed = _run("models").stdout
     (line,) = (line for line in printed.splitlines() if line.startswith("  metals-s "))
     errors = json.loads(_run("info", "metals-s", "--json").stdout)["error_against_DFT"]

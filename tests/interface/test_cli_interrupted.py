@@ -19,6 +19,7 @@ from faenet_calc.cli import main, relax_output
 from faenet_calc.cli import train as train_command
 from faenet_calc.cli.options import explained_interrupt
 from faenet_calc.cli.relax_output import RelaxOutput, task_key
+from faenet_calc.errors import counted
 from faenet_calc.graphs.reading import read_structures
 from faenet_calc.simulate import relax
 from faenet_calc.simulate.trajectory import read_snapshots
@@ -133,8 +134,8 @@ def test_ctrl_c_in_relax_saves_what_is_finished_and_says_how_to_continue(slabs, 
     errors, code = interrupted(arguments, out.exists)
     n_saved = len(read(out, ":"))
     assert code == 1 and 1 <= n_saved < N_STRUCTURES
-    assert f"Interrupted: {n_saved} of {N_STRUCTURES} structures are finished" in errors
-    assert f"{n_saved} relaxed structures are saved in {out}" in errors
+    assert f"Interrupted: {n_saved} of {N_STRUCTURES} structures {'is' if n_saved == 1 else 'are'} finished" in errors
+    assert f"{counted(n_saved, 'relaxed structure is', 'relaxed structures are')} saved in {out}" in errors
     assert f"the steps of unfinished ones in {tmp_path / 'steps'}" in errors
     assert "Repeat the command with --resume to continue." in errors and "Traceback" not in errors
     refused = run(*arguments)
@@ -185,7 +186,8 @@ def test_ctrl_c_in_screen(tmp_path):
 
     errors, code = interrupted(arguments, n_finished)
     assert code == 1 and "Traceback" not in errors
-    assert f"Interrupted: {n_finished()} configurations are finished and saved in {out}" in errors
+    finished = counted(n_finished(), "configuration is", "configurations are")
+    assert f"Interrupted: {finished} finished and saved in {out}" in errors
     assert "--resume" in errors
     assert run(*arguments, "--resume").exit_code in (0, 3)
     assert (out / "results.csv").exists()
@@ -264,7 +266,7 @@ def test_resume_refuses_files_of_other_runs(slabs, model, tmp_path):
     content = out.read_bytes()
     for other in (["--frames", "one"], ["--cell"], ["--dtype", "float32"]):
         result = run(*relax_arguments(slabs, model, "--resume", *other))
-        assert result.exit_code == 2 and "do not come from these inputs, this model and these settings" in result.stderr
+        assert result.exit_code == 2 and "from other inputs, another model or other settings" in result.stderr
     moved = read(slabs, ":")
     moved[0].positions[0] += 0.1
     write(slabs, moved)

@@ -88,6 +88,55 @@ def test_card_links_become_links_between_pages(monkeypatch):
     assert card_page(links) == "[a](metals-s.md) [b](../../x.md) `c`"
 
 
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+COMMENT = re.compile(r"<!--.*?-->", flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_of_the_plain_file_lead_to_files(page):
+    text = COMMENT.sub("", TEXTS[page])
+    assert [link for link in LINK.findall(text) if not (DOCS / page).parent.joinpath(link).exists()] == []
+    assert "_generated" not in text
+    assert "{toctree}" not in text and "{image}" not in text
+
+
+def test_pages_are_completed_for_sphinx(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    from generated_pages import for_sphinx
+
+    text = "a\n<!-- without make docs -->\nb\n<!-- end -->\n<!-- make docs\n```{toctree}\nx\n```\n-->\nc\n"
+    assert for_sphinx(text) == "a\n```{toctree}\nx\n```\n\nc\n"
+    links = "[a](../../pretrained/metals-s/card.md) [b](../CONTRIBUTING.md) [c](../examples/x.py) [d](relax.md)"
+    assert for_sphinx(links) == "[a](/_generated/models/metals-s.md) [b](/contributing.md) c [d](relax.md)"
+    assert not any("<!--" in for_sphinx(text) for text in TEXTS.values())
+
+
+def test_the_table_of_models_is_that_of_the_cards(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    from generated_pages import model_table
+
+    assert model_table() in TEXTS["models.md"], f"the table in docs/models.md must be\n{model_table()}"
+
+
+def test_the_page_of_the_command_line_names_every_command():
+    from faenet_calc.cli import COMMANDS
+    from faenet_calc.cli.data import COMMANDS as DATA_COMMANDS
+
+    table = "".join(line for line in TEXTS["cli.md"].splitlines() if line.startswith("|"))
+    assert [name for name in [*COMMANDS, *DATA_COMMANDS] if not re.search(rf"`(data )?{name}`", table)] == ["data"]
+
+
+def test_signatures_show_array_like(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    from array_like import with_alias
+    from sphinx.util.typing import stringify_annotation
+
+    from faenet_calc.graphs.tags import TagSource
+
+    shown = with_alias(stringify_annotation(TagSource, "smart"))
+    assert shown.count("ArrayLike") == 2 and "_SupportsArray" not in shown
+
+
 def test_resources_from_the_network_are_noticed(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
     from offline import find_remote_resources

@@ -10,6 +10,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import CalculationFailed
+from ase.calculators.emt import EMT
 from ase.cluster import Icosahedron
 from ase.io import write
 from click.testing import CliRunner
@@ -23,6 +24,8 @@ from faenet_calc.potential.domain import TrainingDomain
 from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.uncertainty import FeatureStatistics
 from faenet_calc.simulate import MDStoppedWarning
+from faenet_calc.training.config_file import config_from_mapping
+from faenet_calc.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def potential():
         prediction = plain.evaluate(graph, properties=("atom_features",))
         statistics.add(prediction.atom_features, graph.atomic_numbers)
     domain = TrainingDomain(lowest_energy=-99.0, highest_energy=99.0, shortest={"Cu-Cu": 2.2}, uncertainty=99.0)
-    return plain.with_uncertainty(statistics.fit(), domain)
+    return plain.with_domain(domain, statistics.fit())
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def test_inside_is_marked_without_a_warning(potential, inside):
 def test_structures_where_the_repulsion_replaces_the_network_are_outside(potential, inside, distance, repelled):
     """Also if pairs as close as this were in the training data."""
     wide = replace(potential.config.domain, shortest={"Cu-Cu": 1.4})
-    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, wide))
+    calc = FAENetCalculator(potential.with_domain(wide, potential.uncertainty))
     offset = inside.positions[1] - inside.positions[0]
     inside.positions[0] += offset * (1 - distance / np.linalg.norm(offset))
     (result,) = calc.predict([inside], ("energy",))
@@ -126,14 +129,14 @@ def test_metal_clusters_are_outside_of_a_model_of_surfaces():
     )
     assert ["clusters" in row.get("why", "") for row in calc.predict([layer, piece, layer])] == [False, True, False]
     unrecorded = replace(domain, closed_directions={})
-    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, unrecorded), on_outside_domain="warn")
+    calc = FAENetCalculator(potential.with_domain(unrecorded, potential.uncertainty), on_outside_domain="warn")
     calc.calculate(cluster, ["energy"])
     assert "clusters" not in calc.results.get("why", "")
 
 
 def test_small_steps_of_a_structure_of_another_kind_are_marked_too(potential, inside):
     domain = replace(potential.config.domain, closed_directions={"Cu": (3,)})
-    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, domain))
+    calc = FAENetCalculator(potential.with_domain(domain, potential.uncertainty))
     with pytest.warns(UserWarning, match=r"Cu in slabs \(training data: Cu in bulk crystals\)"):
         calc.calculate(inside, ["energy"])
     inside.rattle(0.001, seed=1)
@@ -158,7 +161,7 @@ def test_both_precisions_have_the_same_uncertainty_and_domain(inside):
 @pytest.mark.parametrize("largest_force", [None, 5.0])
 def test_results_that_are_not_finite_are_refused_not_marked(potential, inside, monkeypatch, bad, name, largest_force):
     domain = replace(potential.config.domain, largest_force=largest_force)
-    calc = FAENetCalculator(potential.with_uncertainty(potential.uncertainty, domain))
+    calc = FAENetCalculator(potential.with_domain(domain, potential.uncertainty))
     calc.calculate(inside, ["energy", "forces"])  # finite: accepted
     evaluate = calc.predictor.predict_one
 
@@ -220,7 +223,7 @@ def test_differences_of_similar_structures_are_more_certain(potential, inside):
 @pytest.mark.parametrize(("distance", "repelled"), [(1.4, True), (2.0, False)])
 def test_a_member_without_repulsion_does_not_hide_that_of_the_others(potential, inside, bare_first, distance, repelled):
     wide = replace(potential.config.domain, shortest={"Cu-Cu": 1.4})
-    other = potential.with_uncertainty(potential.uncertainty, wide)
+    other = potential.with_domain(wide, potential.uncertainty)
     bare = Potential(replace(other.config, repulsion=RepulsionConfig(kind="none")))
     bare.model, bare.uncertainty = other.model, other.uncertainty
     calc = FAENetCalculator([bare, other] if bare_first else [other, bare])
@@ -312,3 +315,36 @@ def test_bonds_that_are_not_in_the_training_data_are_marked(potential):
     assert float(limits[29, 46]) == pytest.approx(0.85 * (1.32 + 1.39))
     assert float(limits[8, 29]) == pytest.approx(0.85 * 1.7)
     assert float(limits[46, 8]) == pytest.approx(1.2 * (0.66 + 1.39))
+
+
+def test_models_of_few_structures_have_a_coarse_guard(potential, tmp_path):
+    """Below 1,000 training structures there is no uncertainty, but absurd results are marked all the same."""
+    structures = [bulk("Cu", a=a, cubic=True).repeat(2) for a in np.linspace(3.4, 3.9, 24)]
+    for number, atoms in enumerate(structures):
+        atoms.rattle(0.05, seed=number)
+        atoms.calc = EMT()
+        atoms.get_forces()
+    write(tmp_path / "few.extxyz", structures)
+    settings = {
+        "run": {"out_dir": str(tmp_path / "run"), "max_epochs": 1, "report": False, "tensorboard": False},
+        "data": {"train": [str(tmp_path / "few.extxyz")], "cache_dir": str(tmp_path / "cache")},
+        "model": {"hidden_channels": 64, "filters": 32, "interactions": 1},
+    }
+    result = train(config_from_mapping(settings))
+    trained = load_potential(result.checkpoint)
+    assert trained.uncertainty is None and trained.config.domain.uncertainty is None
+    assert trained.config.domain.closed_directions == {"Cu": (3,)}
+    calc = FAENetCalculator(trained)
+    assert calc.predict([structures[3]])[0]["domain"] == "inside"
+    atoms = structures[3].copy()
+    atoms.calc = calc
+    atoms.get_forces()
+    assert calc.results["domain"] == "inside"
+    with pytest.warns(UserWarning, match="Cu in slabs"):
+        (slab,) = calc.predict([fcc111("Cu", (2, 2, 2), vacuum=8.0)])
+    assert slab["domain"] == "outside"
+    squeezed = bulk("Cu", a=2.4, cubic=True)
+    assert "Å apart" in calc.predict([squeezed])[0]["why"]
+    absurd = replace(trained.config.domain, lowest_energy=-90.0, highest_energy=-89.0)
+    with pytest.warns(UserWarning, match="eV/atom"):
+        FAENetCalculator(trained.with_domain(absurd)).predict([structures[3]])

@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 import faenet_calc
 
-NOT_IN_ALL = {"all", "docs", "peers", "qm9", "test", "dev"}
+NOT_IN_ALL = {"gpu", "all", "docs", "peers", "qm9", "test", "dev"}
 
 
 @pytest.fixture(scope="module")

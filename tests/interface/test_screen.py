@@ -2,8 +2,10 @@
 
 import csv
 import json
+import math
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -15,6 +17,8 @@ from faenet_calc import FAENetCalculator, relax, screen
 from faenet_calc.cli import main
 from faenet_calc.errors import InputError
 from faenet_calc.reports.screening import write_screening_report
+from faenet_calc.screening import results
+from faenet_calc.screening.results import Row
 from faenet_calc.screening.screen import merge_screen
 from faenet_calc.screening.store import ScreenStore
 from faenet_calc.screening.worker import RelaxSettings
@@ -98,6 +102,20 @@ def test_ranked_configurations_share_the_probability_of_being_the_most_stable(fi
         ranked = [row.most_stable_probability for row in rows if row.rank is not None]
         assert sum(ranked) == pytest.approx(1.0) and ranked[0] == max(ranked) > ranked[-1]
         assert all(row.most_stable_probability is None for row in rows if row.rank is None)
+
+
+def test_the_probability_includes_the_error_of_site_energies_against_dft():
+    """Closed form for two configurations without correlated errors: Φ(ΔE / (√2 s))."""
+    row = Row(key="a", slab="Pd(111)", adsorbate="O", site="fcc", orientation="", coverage=1, converged=True, rank=1)
+    row = replace(row, adsorption_energy=1.3, error_samples=(0.0,) * 64)
+    other = replace(row, key="b", site="hcp", rank=2, adsorption_energy=1.34)
+    far = replace(row, key="c", site="top", rank=3, adsorption_energy=2.9)
+    first, second, third = results._with_probabilities([row, other, far])
+    expected = 0.5 * (1 + math.erf(0.04 / (2 * results.SITE_ERROR_EV)))
+    assert first.most_stable_probability == pytest.approx(expected, abs=0.02)
+    assert second.most_stable_probability == pytest.approx(1 - expected, abs=0.02)
+    assert third.most_stable_probability == 0.0
+    assert results.not_distinguished([first, second, third], first) == ["hcp"]
 
 
 def test_committees_estimate_the_uncertainty_from_their_members(tmp_path, calc):

@@ -25,7 +25,7 @@ def test_every_mistake_is_reported_with_its_line_and_the_nearest_word():
     with pytest.raises(InputError) as error:
         read_config(text, source="a.yaml")
     message = str(error.value)
-    assert "a.yaml: 4 mistake(s)" in message
+    assert "a.yaml: 4 mistakes" in message
     assert "line 2: run.sead is not a setting (did you mean 'seed'?)" in message
     assert "line 3: run.max_epochs = 'many'" in message
     assert "line 6: optim.schedule = 'cosin'" in message and "did you mean 'cosine'" in message

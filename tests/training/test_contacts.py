@@ -65,7 +65,7 @@ def test_it_acts_on_no_training_structure(tmp_path):
     assert acts(repulsion) == [False, False, False]
     assert repulsion.outer < OWN.outer and repulsion.inner / repulsion.outer == pytest.approx(0.625, abs=0.01)
     assert repulsion.crowding_start > OWN.crowding_start
-    assert "atoms repel below" in note and "crowded atoms" in note
+    assert "begins at" in note and "close metal neighbors" in note
 
 
 def test_it_never_acts_farther_out_and_can_be_absent(tmp_path):
@@ -85,6 +85,6 @@ def test_training_uses_it_unless_the_settings_state_limits(tmp_path):
     common = f"data: {{train: [{path}], cache_dir: {tmp_path / 'cache'}}}\nmodel: {{preset: modern-s}}\n"
     prepared = prepare(read_config(common), torch.device("cpu"))
     assert prepared.potential.config.repulsion.crowding_start > OWN.crowding_start
-    assert any("crowded atoms" in note for note in prepared.notes)
+    assert any("close metal neighbors" in note for note in prepared.notes)
     stated = prepare(read_config(common + "repulsion: {crowding_start: 1.8}\n"), torch.device("cpu"))
     assert stated.potential.config.repulsion.crowding_start == 1.8

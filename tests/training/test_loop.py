@@ -109,10 +109,13 @@ def test_a_finished_folder_is_not_overwritten_by_accident(data, tmp_path):
     assert train(config, overwrite=True).state.step == 3
 
 
-def test_a_few_structures_do_not_describe_a_domain(data, tmp_path):
+def test_a_few_structures_describe_a_domain_without_an_uncertainty(data, tmp_path):
     result = train(settings(data, tmp_path / "run", "run.max_epochs=1"))
     potential = load_potential(result.checkpoint, device="cpu")
-    assert potential.uncertainty is None and potential.config.domain is None
+    assert potential.uncertainty is None
+    domain = potential.config.domain
+    assert domain.uncertainty is None and domain.n_structures == len(result.parts["train"].indices)
+    assert domain.lowest_energy < domain.highest_energy and domain.shortest and domain.closed_directions
 
 
 def test_early_stopping(data, tmp_path):

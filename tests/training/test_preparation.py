@@ -43,3 +43,11 @@ def test_a_validation_set_is_announced_only_if_there_is_one(tmp_path, fraction, 
     notes = prepare(read_config("", [*settings, f"data.cache_dir={tmp_path / 'cache'}"]), torch.device("cpu")).notes
     assert notes[0].startswith(words)
     assert ("no validation set: validation errors are those of the training set" in notes) == (fraction == 0)
+
+
+def test_few_validation_structures_are_announced(tmp_path):
+    path = write_small_set(tmp_path / "set.extxyz", 60)
+    _, few = parts_with(path, tmp_path, val_fraction=0.05)
+    assert any("few validation structures (3)" in note for note in few)
+    _, enough = parts_with(path, tmp_path, val_fraction=0.2)
+    assert not any("few validation" in note for note in enough)

@@ -119,7 +119,7 @@ def test_every_setting_out_of_range_is_reported_at_once():
         "run.time_limit_s", "run.max_epochs", "run.threads", "data.val_fraction", "model.cutoff", "loss.energy",
         "loss.forces", "optim.grad_clip", "optim.ema_decay", "optim.batch_size", "optim.accumulate", "optim.lr",
     )  # fmt: skip
-    assert f"{len(names)} mistake(s)" in message
+    assert f"{len(names)} mistakes" in message
     assert all(f"{name} = " in message for name in names)
     assert "line 5: optim.ema_decay = 2.0, expected at least 0 and below 1" in message
 

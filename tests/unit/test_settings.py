@@ -25,7 +25,7 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_word():
     with pytest.raises(InputError) as caught:
         from_mapping(PotentialConfig, mapping, source="x.yaml")
     message = str(caught.value)
-    assert "x.yaml: 4 mistake(s)" in message
+    assert "x.yaml: 4 mistakes" in message
     assert "did you mean 'hidden_channels'" in message
     assert "model.cutoff = 'far' (str), expected float" in message
     assert "did you mean 'base'" in message

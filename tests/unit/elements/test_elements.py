@@ -47,7 +47,11 @@ def test_symbol_and_atomic_number_are_inverse():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("cu", "did you mean 'Cu'"), ("Xx", "not the symbol"), ("X", "not the symbol")]
+    ("text", "message"),
+    [
+        *((text, r"; did you mean Cu\?$") for text in ("cu", "CU", "Cuu")),
+        *((text, f"'{text}' is not an element$") for text in ("Xx", "X", "NaCl", "")),
+    ],
 )
 def test_unknown_symbols_are_refused(text, message):
     with pytest.raises(InputError, match=message):

@@ -130,7 +130,7 @@ def overlap_with_image():
 
 REFUSED = [
     (Atoms, "has no atoms"),
-    (nan_position, r"NaN or infinite positions of atoms 1 \(H\)"),
+    (nan_position, r"NaN or infinite positions of atom 1 \(H\)"),
     (inf_cell, "NaN or infinite numbers in the cell"),
     (lambda: Atoms("Cu", pbc=True), "axis 0 has length 0, axis 1 has length 0, axis 2 has length 0"),
     (lambda: Atoms("Cu", cell=[3, 3, 0], pbc=True), r"singular cell.*axis 2 has length 0\. Set a cell"),

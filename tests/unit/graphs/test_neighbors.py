@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from ase.build import bulk, fcc111, molecule
 from ase.geometry import complete_cell
 from ase.neighborlist import primitive_neighbor_list
@@ -13,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from faenet_calc.errors import InputError
-from faenet_calc.graphs.neighbors import VerletList, axis_heights, keep_nearest, neighbor_list
+from faenet_calc.graphs import convert
+from faenet_calc.graphs.neighbors import VerletList, axis_heights, keep_nearest, neighbor_list, neighbor_tensors
 
 PERIODICITIES = list(itertools.product([False, True], repeat=3))
 FIELDS = ("centre", "neighbor", "shift", "distance")
@@ -328,3 +330,63 @@ def test_a_verlet_list_survives_copy_and_pickle():
     for twin in (copy.deepcopy(verlet), pickle.loads(pickle.dumps(verlet))):
         assert same(first, twin.update(atoms.positions, atoms.cell.array, atoms.pbc, atoms.numbers))
         assert twin.n_rebuilds == 1
+
+
+def _same_edges(found, expected):
+    assert all(np.array_equal(getattr(found, name).numpy(), getattr(expected, name)) for name in FIELDS[:3])
+    np.testing.assert_allclose(found.distance.numpy(), expected.distance, rtol=1e-14)
+
+
+@pytest.mark.parametrize("pbc", PERIODICITIES)
+def test_the_search_for_gpus_finds_the_same_edges_in_the_same_order(pbc):
+    """On CPU tensors, which the backend takes as well."""
+    pytest.importorskip("vesin_torch")
+    for seed in range(40):
+        positions, cell, periodic, cutoff = random_structure(seed, pbc)
+        if near_cutoff(positions, cell, periodic, cutoff):
+            continue
+        tensors = torch.tensor(positions), torch.tensor(cell)
+        found = neighbor_tensors(*tensors, periodic, cutoff, on_device=True)
+        _same_edges(found, neighbor_list(positions, cell, periodic, cutoff))
+
+
+@pytest.mark.parametrize("on_device", [None, False])
+def test_tensors_on_the_cpu_are_searched_as_arrays_are(on_device):
+    for seed, pbc in enumerate(PERIODICITIES):
+        positions, cell, periodic, cutoff = random_structure(seed, pbc)
+        found = neighbor_tensors(torch.tensor(positions), torch.tensor(cell), periodic, cutoff, on_device=on_device)
+        _same_edges(found, neighbor_list(positions, cell, periodic, cutoff))
+
+
+def test_what_the_search_for_gpus_leaves_to_the_cpu():
+    """No import of the backend: the precautions and the limit on neighbours need the CPU."""
+    slab = fcc111("Cu", (2, 2, 3), vacuum=8.0)
+    far = slab.positions + np.array([5000.0, 0, 0])
+    cell = torch.tensor(slab.cell.array)
+    _same_edges(
+        neighbor_tensors(torch.tensor(far), cell, slab.pbc, 5.0, on_device=True),
+        neighbor_list(far, slab.cell.array, slab.pbc, 5.0),
+    )
+    _same_edges(
+        neighbor_tensors(torch.tensor(slab.positions), cell, slab.pbc, 5.0, max_neighbors=6, on_device=True),
+        neighbor_list(slab.positions, slab.cell.array, slab.pbc, 5.0, max_neighbors=6),
+    )
+    with pytest.raises(InputError, match="finite coordinates"):
+        neighbor_tensors(torch.tensor(far) * torch.nan, cell, slab.pbc, 5.0, on_device=True)
+    with pytest.raises(InputError, match="positive length"):
+        neighbor_tensors(torch.tensor(far), cell, slab.pbc, 0.0, on_device=True)
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_edges_of_a_graph_from_its_positions(on_device):
+    if on_device:
+        pytest.importorskip("vesin_torch")
+    slab = fcc111("Cu", (2, 2, 3), vacuum=8.0)
+    slab.rattle(0.1, seed=0)
+    expected = convert.to_graph(slab, cutoff=5.0)
+    bare = expected.replace(centre=expected.centre[:0], neighbor=expected.neighbor[:0], shift=expected.shift[:0])
+    found = convert.with_edges(bare, 5.0, on_device=on_device)
+    assert all(torch.equal(getattr(found, name), getattr(expected, name)) for name in FIELDS[:3])
+    overlapping = bare.replace(positions=bare.positions.index_copy(0, torch.tensor([1]), bare.positions[:1] + 0.1))
+    with pytest.raises(InputError, match="overlapping atoms"):
+        convert.with_edges(overlapping, 5.0, on_device=on_device)

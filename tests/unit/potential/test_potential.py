@@ -10,8 +10,7 @@ from faenet_calc.errors import InputError
 from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.embeddings import EdgeStates, envelope, real_harmonics
 from faenet_calc.network.layers import EdgeNodeLinear
-from faenet_calc.potential import forward
-from faenet_calc.potential.forward import bytes_per_edge_copy
+from faenet_calc.potential.network_pass import bytes_per_edge_copy, frame_parts
 from faenet_calc.potential.potential import build_potential
 from faenet_calc.testing import laws
 
@@ -143,7 +142,7 @@ def test_evaluation_in_parts_is_the_same(at_most):
     graph = potential.graph([crystal(), molecule("CH3OH"), molecule("CO2")])
     whole = potential.evaluate(graph, properties=properties, forces="both", create_graph=True).detach()
     n_frames = [*[0] * 8, *[1] * 10]
-    assert len(forward.frame_parts(graph.edges_per_graph[n_frames], at_most)) > 1
+    assert len(frame_parts(graph.edges_per_graph[n_frames], at_most)) > 1
     budget = at_most * bytes_per_edge_copy(potential.config.model, potential.dtype, gradient=True)
     parts = potential.evaluate(graph, properties=properties, forces="both", memory_bytes=budget)
     for name in (*properties, "direct_forces", "gradient_forces"):
@@ -176,9 +175,7 @@ def test_unknown_property_and_missing_parts_are_explained():
 
 def test_unknown_element_names_symbol_index_and_what_is_supported():
     potential = build_potential("modern-s", supported_elements=[29, 46], **SMALL)
-    with pytest.raises(
-        InputError, match=r"unknown element\(s\) H, O at atom indices \[0, 1, 2\]; supported are Cu, Pd"
-    ):
+    with pytest.raises(InputError, match=r"unknown elements H, O at atom indices \[0, 1, 2\]; supported are Cu, Pd"):
         potential.predict(molecule("H2O"))
 
 

@@ -51,7 +51,7 @@ def statistics(plain):
 @pytest.fixture(scope="module")
 def fitted(plain, statistics):
     domain = TrainingDomain(lowest_energy=-1.0, highest_energy=1.0, largest_force=5.0, uncertainty=1.0)
-    return plain.with_uncertainty(statistics.fit(), domain)
+    return plain.with_domain(domain, statistics.fit())
 
 
 def test_energy_is_linear_in_the_features(plain):
@@ -144,7 +144,7 @@ def test_forces_uncertainty_is_the_spread_over_drawn_last_layers(fitted):
     """Against the exact covariance of the force on one coordinate, by finite differences of the features."""
     atoms = _structures(3)[2]
     step, features = 1e-3, []
-    double = fitted.with_uncertainty(fitted.uncertainty, fitted.config.domain)
+    double = fitted.with_domain(fitted.config.domain, fitted.uncertainty)
     for sign in (1, -1):
         per_axis = []
         for axis in range(3):
@@ -191,7 +191,7 @@ def _guard(**changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"highest_energy": -49.9}, "eV/atom above the references"),
+        ({"highest_energy": -49.9}, "eV/atom above the element references"),
         ({"largest_force": 1e-6}, "eV/Å"),
         ({"shortest": {"Cu-Cu": 3.5}}, "Å apart"),
         ({"uncertainty": 1e-9}, "energy uncertainty"),
@@ -252,7 +252,7 @@ def test_copies_of_an_uncertainty_in_other_types_are_examined_anew(fitted):
     first = fitted.predict(atoms, wanted)
     changed = copy.deepcopy(fitted.uncertainty)
     changed.factor *= 2
-    doubled = fitted.with_uncertainty(changed, fitted.config.domain).predict(atoms, wanted)
+    doubled = fitted.with_domain(fitted.config.domain, changed).predict(atoms, wanted)
     assert torch.allclose(doubled.energy_uncertainty, 2 * first.energy_uncertainty, rtol=1e-5)
     double = copy.deepcopy(fitted).double().predict(atoms, wanted)
     assert torch.allclose(double.domain_distance.float(), first.domain_distance, rtol=1e-3)
@@ -276,3 +276,13 @@ def test_guard_names_the_atom_that_is_unlike_the_training_data(fitted):
     prediction = fitted.evaluate(graph, properties=("energy", "energy_uncertainty", "domain_distance"))
     (reason,) = (text for text in _guard().reasons(graph, prediction) if "environment" in text)
     assert "(Cu)" in reason
+
+
+def test_energies_below_the_references_are_called_so(fitted):
+    graph = fitted.graph(bulk("Cu", cubic=True))
+    prediction = dataclasses.replace(fitted.evaluate(graph), energy=torch.tensor([-177.6 * 4]))
+    (reason,) = _guard(lowest_energy=-1.0, highest_energy=1.0).reasons(graph, prediction)
+    expected = (
+        "energy 177.6 eV/atom below the element references (training data: -1.00 to 1.00 eV/atom relative to them)"
+    )
+    assert reason == expected

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from faenet_calc.reports.learning import evaluation_report, evaluation_section, training_report
+from faenet_calc.reports.learning import _learning_curves, evaluation_report, evaluation_section, training_report
 from faenet_calc.reports.pages import figure_html
 from faenet_calc.reports.plots import bar_plot, interval_plot, line_plot, parity_plot
+from faenet_calc.reports.screening import _constant, _figures, _summary, gas_in_words
+from faenet_calc.screening.results import Row
 from faenet_calc.training.assessment import Assessment, StructureRecord
 
 
@@ -133,3 +135,79 @@ def test_pages_stand_alone_and_escape_what_users_wrote(assessment, tmp_path):
     assert "a: &lt;x&gt;" in training and "1 &amp; 2" in training and "Learning curves" in training
     assert "&lt; 1 meV" in evaluation
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.html", "t.html"]
+
+
+def _training_curve(steps):
+    history = [{"step": step, "train_loss": 1.0, "loss": 2.0, "lr": 1e-3} for step in steps]
+    lines = {line.get_label(): line for line in _learning_curves(history)[0].axes[0].lines}
+    assert lines["validation"].get_xdata().tolist() == steps
+    return lines["training"].get_xdata().tolist()
+
+
+def test_training_losses_averaged_over_few_batches_are_not_drawn():
+    assert _training_curve([100.0, 200.0, 300.0, 304.0]) == [100.0, 200.0, 300.0]
+    assert _training_curve([3.0, 103.0, 203.0, 263.0]) == [103.0, 203.0, 263.0]
+
+
+def test_training_losses_of_short_epochs_are_drawn():
+    assert _training_curve([4.0, 8.0, 12.0]) == [4.0, 8.0, 12.0]
+    assert _training_curve([2.0]) == [2.0]
+
+
+def test_evaluations_say_what_the_set_and_the_metrics_are(assessment, tmp_path):
+    metrics = assessment.metrics | {"energy_within": 0.1, "energy_forces_within": 0.0, "forces_cosine": 0.9}
+    found = Assessment(metrics=metrics, n_structures=20, records=assessment.records)
+    evaluation_report(tmp_path / "e.html", title="t", sections=[evaluation_section("data", found)])
+    page = (tmp_path / "e.html").read_text(encoding="utf-8")
+    assert "not trained on these files" in page
+    for words in ("EwT: share", "below 20 meV", "EFwT: share", "below 30 meV/Å", "Force cosine: mean"):
+        assert words in page
+    assert evaluation_section("test", assessment).meanings == ()
+
+
+def _row(site, **values):
+    row = {"slab": "Cu(111)", "adsorbate": "CO", "orientation": "upright-0", "coverage": 1, "converged": True}
+    return Row(key=f"{site}{values}", site=site, **(row | values))
+
+
+def test_screening_summaries_have_plurals_and_kinds_of_flags():
+    rows = [_row("a"), _row("b", anomalies=("left-site",)), _row("c", anomalies=("left-site",), converged=False)]
+    rows += [_row("d", error="broken"), _row("e", duplicate_of="a")]
+    assert _summary(rows, 1, 2) == (
+        "5 configurations of 1 adsorbate on 2 slabs: 1 failed, 2 flagged (2 left-site, 1 not converged), 1 duplicate."
+    )
+    assert _summary(rows[:1], 2, 1) == "1 configuration of 2 adsorbates on 1 slab: 0 failed, 0 flagged, 0 duplicates."
+
+
+def test_constant_columns_are_stated_once():
+    names = ("slab", "adsorbate", "coverage", "orientation", "converged", "duplicate_of")
+    rows = [_row(site).to_json() | {"anomalies": flag} for site, flag in (("a", ""), ("b", "left-site"))]
+    assert _constant(rows) == dict(zip(names, ("Cu(111)", "CO", "1", "upright-0", "yes", "none"), strict=True))
+    assert _constant([]) == {}
+
+
+def test_gas_references_are_given_per_adsorbate():
+    table = {"O": "H2O", "H": "H2", "C": "CO", "N": "N2"}
+    adsorbates = {"CO": ["C", "O"], "O": ["O"], "H": ["H"], "OH": ["O", "H"], "CH3": ["C", "H", "H", "H"]}
+    words = gas_in_words(table, adsorbates)
+    minus = "\N{MINUS SIGN}"
+    assert words["CO"] == "gas CO" and words["H"] == "½ H2" and words["O"] == f"H2O {minus} H2"
+    assert words["OH"] == f"H2O {minus} ½ H2" and words["CH3"] == f"CO + 2.5 H2 {minus} H2O"
+
+
+@pytest.mark.parametrize(
+    ("systems", "titles"),
+    [
+        ([("Cu", "CO")], ["CO on Cu"]),
+        ([("Cu", "CO"), ("Pt", "CO")], ["Lowest adsorption energy of CO", "Distinct relaxed configurations"]),
+        ([("Cu", "CO"), ("Cu", "O")], ["Lowest adsorption energy on Cu", "Distinct relaxed configurations"]),
+        ([(f"Cu{n}", "CO") for n in range(9)], ["Distinct relaxed configurations"]),
+        (
+            [("Cu", "CO"), ("Cu", "O"), ("Pt", "CO"), ("Pt", "O")],
+            ["Lowest adsorption energy (eV)", "Distinct relaxed configurations"],
+        ),
+    ],
+)
+def test_heat_maps_have_several_rows_and_columns(systems, titles):
+    rows = [_row("top", slab=slab, adsorbate=name, rank=1, adsorption_energy=-1.0) for slab, name in systems]
+    assert [figure.axes[0].get_title() for figure in _figures(rows, rows)] == titles

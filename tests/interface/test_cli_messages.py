@@ -1,0 +1,253 @@
+"""What the commands say: progress on terminals, interruptions, tables, summaries and mistakes."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk, fcc111
+from ase.cluster import Icosahedron
+from ase.io import write
+from click.testing import CliRunner
+
+import faenet_calc.screening.screen as screening
+from faenet_calc import FAENetCalculator, load_potential, relax
+from faenet_calc.cli import main
+from faenet_calc.screening import surfaces
+from faenet_calc.simulate.batch import relax_batch
+
+
+@pytest.fixture(scope="module")
+def model(repository):
+    return repository / "tests" / "data" / "emt-copper.safetensors"
+
+
+@pytest.fixture
+def slab(tmp_path):
+    atoms = fcc111("Cu", (2, 2, 2), a=3.63, vacuum=6.0, periodic=True)
+    atoms.positions[-1, 2] += 0.1
+    atoms.write(tmp_path / "slab.traj")
+    return tmp_path / "slab.traj"
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def screen_arguments(slab, *more):
+    model = ("-m", "metals-s", "--frames", "one", "--fmax", "0.2")
+    return ["screen", *model, "--adsorbate", "H", "-o", slab.parent / "run", *more]
+
+
+def on_terminal(*arguments):
+    """Exit code and stderr of a command whose stderr is a terminal, one that does not tell its size."""
+    pty = pytest.importorskip("pty", reason="Windows has no pseudo-terminals")
+    reader, terminal = pty.openpty()
+    received = []
+
+    def read():
+        try:
+            while data := os.read(reader, 65536):
+                received.append(data)
+        except OSError:  # the other end is closed
+            pass
+
+    command = [sys.executable, "-m", "faenet_calc", *map(str, arguments)]
+    process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.DEVNULL)
+    os.close(terminal)
+    thread = threading.Thread(target=read)
+    thread.start()
+    code = process.wait()
+    thread.join()
+    os.close(reader)
+    return code, b"".join(received).decode()
+
+
+def test_screening_shows_its_stages_on_a_terminal(slab):
+    code, shown = on_terminal(*screen_arguments(slab, "--bulk", "Cu", "--miller", 1, 1, 1, "--width", 0, "-v"))
+    assert code == 0, shown
+    stages = ["bulk Cu:", "clean slabs:", "gas references:", "reference H2: ", "configurations, 0 of them", "screen:"]
+    assert [shown.index(stage) for stage in stages] == sorted(shown.index(stage) for stage in stages)
+    n = shown.partition(" configurations, 0 of them")[0].split()[-1]
+    assert f"{n}/{n} [" in shown and f"({n} of {n})" in shown
+
+
+@pytest.mark.parametrize("verbosity", ["-q", "-v", None])
+def test_dynamics_shows_its_steps_on_a_terminal(slab, model, verbosity):
+    arguments = ("md", "-m", model, slab, "--steps", 40, "--interval", 10)
+    code, shown = on_terminal(*arguments, *([verbosity] if verbosity else []))
+    assert code == 0, shown
+    if verbosity == "-q":
+        assert shown == ""
+    else:
+        assert "40/40 [" in shown and " steps/s, " in shown and " K" in shown
+        assert ("T/K" in shown) == (verbosity == "-v")
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        ("bulk", "Interrupted: nothing was saved. Start the command again."),
+        ("references", "Interrupted before the references were finished: {out} holds no results yet."),
+        (
+            "configurations",
+            "Interrupted before the first configuration was finished: the references are kept in {out}.",
+        ),
+    ],
+)
+def test_an_interrupted_screening_says_what_is_kept(slab, monkeypatch, moment, expected):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    place = {"bulk": (surfaces, "relax"), "references": (screening, "relax_batch")}
+    if moment == "bulk":
+        arguments = screen_arguments(slab, "--bulk", "Cu", "--miller", 1, 1, 1, "--width", 0)
+    else:
+        arguments = screen_arguments(slab, "--slab", slab, "--width", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(*place.get(moment, (screening, "relax_chunk")), interrupt)
+        result = run(*arguments)
+    out = slab.parent / "run"
+    assert result.exit_code == 1 and expected.format(out=out) in result.stderr, result.output
+    assert out.exists() == (moment != "bulk") and (out / "references.json").exists() == (moment == "configurations")
+    assert ("--resume" in result.stderr) == (moment != "bulk")
+    again = run(*arguments, *(() if moment == "bulk" else ("--resume",)))
+    assert again.exit_code == 0, again.output
+
+
+def test_predict_prints_every_property_or_says_where_it_is(slab):
+    wanted = ("energy_uncertainty_95", "energies_uncertainty", "domain_distance", "forces_uncertainty")
+    options = [word for name in wanted for word in ("-p", name)]
+    result = run("predict", "-m", "metals-s", slab, *options)
+    assert result.exit_code == 0, result.output
+    title, numbers = result.stdout.splitlines()
+    calc = FAENetCalculator("metals-s")
+    (expected,) = calc.predict([fcc111_of(slab)], properties=wanted)
+    titles = {
+        "95 % within ±/meV": 1000 * expected["energy_uncertainty_95"],
+        "max. atom uncertainty/meV": 1000 * expected["energies_uncertainty"].max(),
+        "max. force uncertainty/(eV/Å)": expected["forces_uncertainty"].max(),
+        "max. domain distance": expected["domain_distance"].max(),
+    }
+    for text, value in titles.items():
+        end = title.index(text) + len(text)
+        assert float(numbers[:end].split()[-1]) == pytest.approx(value, abs=2e-3, rel=1e-3)
+    assert "not in the table" not in result.stderr
+    result = run("predict", "-m", "metals-s", slab, "-p", "energy", "-p", "stress", "-p", "energies")
+    note = "stress and energies are not in the table: --json prints them, "
+    assert f"{note}-o FILE saves them" in result.stderr
+    out = slab.parent / "out.extxyz"
+    result = run("predict", "-m", "metals-s", slab, "-p", "energy", "-p", "stress", "-o", out)
+    assert f"stress is not in the table: --json prints it, and it is in {out}" in result.stderr
+    assert run("predict", "-m", "metals-s", slab, "-p", "stress", "-q").stderr == ""
+
+
+def fcc111_of(path):
+    from ase.io import read
+
+    return read(path)
+
+
+def test_md_says_what_its_numbers_mean(slab, model):
+    arguments = ("md", "-m", model, slab, "-o", slab.parent / "run.traj", "--interval", 10)
+    first = run(*arguments, "--steps", 30).stdout
+    assert "30 (0.030 ps);" in first and "K (mean and standard deviation over the run)" in first
+    resumed = run(*arguments, "--steps", 40, "--resume").stdout
+    assert "10 new steps, 40 in total (0.040 ps);" in resumed
+    assert "K (mean and standard deviation over the new steps)" in resumed
+
+
+def test_unknown_elements_in_files_are_named(tmp_path):
+    (tmp_path / "POSCAR").write_text("x\n1.0\n5 0 0\n0 5 0\n0 0 5\nQq\n1\nDirect\n0 0 0\n")
+    result = run("predict", tmp_path / "POSCAR")
+    assert result.exit_code == 2 and result.stderr == f"Error: {tmp_path / 'POSCAR'}: 'Qq' is not a chemical element\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--bulk", "Cuu", "--miller", 1, 1, 1), "bulk: 'Cuu' is not an element; did you mean Cu?\n"),
+        (("--bulk", "NaCl", "--miller", 1, 1, 1), "'NaCl' is not an element; other crystals are read from structure"),
+        (("--bulk", "no.cif", "--miller", 1, 1, 1), "no.cif: no such file"),
+        (("--bulk", "H", "--miller", 1, 1, 1), "ASE has no reference crystal of H; give a structure file instead\n"),
+        (("--slab", "SLAB", "--adsorbate", "COx"), "or a structure file; did you mean CO?\n"),
+        (("--slab", "SLAB", "--adsorbate", "qwertz"), "or a structure file. Examples: C2H2, C2H3"),
+        (("--slab", "SLAB", "--steps", 0), "Invalid value for '--steps': 0 is not in the range x>=1"),
+        (
+            ("--slab", "SLAB", "--adsorbate", "CO", "--steps", 1),
+            "gas reference CO: not converged after 1 step (largest force ",
+        ),
+    ],
+)
+def test_mistakes_in_screenings(slab, options, expected):
+    result = run(*screen_arguments(slab, *(slab if word == "SLAB" else word for word in options)))
+    assert result.exit_code == 2 and expected in result.stderr, result.output
+    assert "{" not in result.stderr
+    if "gas reference" in expected:
+        assert "choose other molecules with --gas ELEMENT=MOLECULE" in result.stderr
+
+
+def test_numbers_agree_with_their_nouns(tmp_path, model):
+    broken = Atoms("Cu2", [[0, 0, np.nan], [0, 0, 2.5]])
+    broken.write(tmp_path / "one.traj")
+    assert "positions of atom 0 (Cu);" in run("predict", "-m", model, tmp_path / "one.traj").stderr
+    broken.positions[1] = np.inf
+    broken.write(tmp_path / "two.traj")
+    assert "positions of atoms 0 (Cu), 1 (Cu);" in run("predict", "-m", model, tmp_path / "two.traj").stderr
+    Atoms("Cu3", [[0, 0, 0], [0, 0, 2.5], [0, 0, 30]]).write(tmp_path / "apart.xyz")
+    assert "1 atom has no neighbour" in run("predict", "-m", model, tmp_path / "apart.xyz").stderr
+    write(tmp_path / "cu.extxyz", bulk("Cu"))
+    assert run("data", "check", tmp_path / "cu.extxyz").stdout.startswith("1 structure, 1 atom, 1 element (Cu)")
+
+
+def test_no_message_has_an_optional_plural(repository):
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in (repository / "faenet_calc").rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if any(f"{word}(s)" in line for word in ("atom", "element", "structure", "group", "mistake", "file", "step"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("way", ["atoms", "predict", "relax", "relax_batch"])
+def test_the_domain_warning_points_at_the_line_of_the_user(way):
+    cluster = Icosahedron("Cu", 2)
+    cluster.calc = calc = FAENetCalculator("metals-m", frames="one")
+    ways = {
+        "atoms": lambda: cluster.get_potential_energy(),
+        "predict": lambda: calc.predict([cluster]),
+        "relax": lambda: relax(cluster, calc, steps=0),
+        "relax_batch": lambda: relax_batch([cluster, cluster], calc, steps=0),
+    }
+    with pytest.warns(UserWarning, match="outside the domain") as caught:
+        ways[way]()
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_the_domain_warning_is_short_and_the_results_are_complete():
+    trained = load_potential("metals-m")
+    domain = replace(
+        trained.config.domain,
+        lowest_energy=98.0,
+        highest_energy=99.0,
+        closed_directions={"C": (0, 2), "Cu": (2, 3), "O": (3,)},
+    )
+    atoms = Atoms("COCu2", [[0, 0, 0], [0, 0, 1.13], [2.3, 0, 0], [4.0, 0, 0]])
+    calc = FAENetCalculator(trained.with_domain(domain, trained.uncertainty), frames="one")
+    with pytest.warns(UserWarning, match="outside the domain") as caught:
+        (found,) = calc.predict([atoms])
+    message = str(caught[0].message)
+    assert re.search(r"\); and [2-9] more \(results\['why'\]\)\. The results are unreliable", message)
+    assert message.count("(training data: ") <= 2 and found["why"].count("(training data: ") >= 3
+    assert "element references" not in message
+    assert "Cu in molecules and clusters (training data: Cu in slabs and bulk crystals)" in found["why"]
+    assert " eV/atom above the element references (training data: 98.00 to 99.00 eV/atom" in found["why"]
+    wire = Atoms("C4", [[0, 0, 1.3 * n] for n in range(4)], cell=[12, 12, 5.2], pbc=(False, False, True))
+    (found,) = calc.predict([wire])
+    assert "C in wires (training data: C in molecules, clusters and slabs)" in found["why"]
