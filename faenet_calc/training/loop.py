@@ -87,7 +87,7 @@ def train(
             the configuration, because a file cannot vouch for itself.
         progress: Report progress on stderr.
     """
-    started = time.monotonic()
+    started = Run.clock()
     config = checked(config)
     if job_limit_s is not None and not 0 < job_limit_s < math.inf:
         raise InputError(f"the time limit of this job is {job_limit_s} s, expected a number above 0")

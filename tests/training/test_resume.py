@@ -1,5 +1,6 @@
 """A run that is killed at any moment and resumed ends with exactly the weights of one that was never interrupted."""
 
+import itertools
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ from small_set import SMALL, write_small_set
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import load_potential
 from faenet_calc.training.config_file import read_config
-from faenet_calc.training.loop import train
+from faenet_calc.training.loop import Run, train
 from faenet_calc.training.state import load_state
 
 EPOCHS = 60
@@ -93,8 +94,10 @@ def test_a_job_limit_interrupts_and_the_next_job_goes_on(tmp_path, monkeypatch):
         return read_config("", given)
 
     whole = train(settings(tmp_path / "whole"))
-    first = train(settings(tmp_path / "parts"), job_limit_s=0.3)
-    assert first.finished == "interrupted" and 0 < first.state.step < whole.state.step
+    ticks = map(float, itertools.count())
+    monkeypatch.setattr(Run, "clock", staticmethod(lambda: next(ticks)))  # every step takes one second
+    first = train(settings(tmp_path / "parts"), job_limit_s=3)
+    assert first.finished == "interrupted" and first.state.step == 3 < whole.state.step
     second = train(settings(tmp_path / "parts"), resume=True)
     assert second.finished == "epochs"
     expected, found = final(tmp_path / "whole"), final(tmp_path / "parts")

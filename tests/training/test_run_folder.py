@@ -155,6 +155,6 @@ def test_a_closed_pipe_ends_a_command_quietly(data):
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     errors = process.stderr.read()
-    process.wait(60)
+    process.wait()
     process.stderr.close()
     assert "Error" not in errors and "Traceback" not in errors
