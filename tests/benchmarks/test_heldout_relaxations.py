@@ -1,8 +1,8 @@
 """The benchmark of held-out relaxations, with EMT as reference and, changed on purpose, as model."""
 
 import json
-import time
 from itertools import islice
+from types import SimpleNamespace
 
 import heldout_relaxations as benchmark
 import numpy as np
@@ -165,21 +165,26 @@ def test_speed_has_both(minima):
     assert len(row["cpu_s_per_call"]) == 2
 
 
-class Slow(EMT):
-    """EMT that takes some CPU time longer."""
+class Timed(EMT):
+    """EMT that advances a clock by ``cost`` (s) per call."""
+
+    clock = 0.0
+
+    def __init__(self, cost):
+        super().__init__()
+        self.cost = cost
 
     def calculate(self, *args, **kwargs):
         super().calculate(*args, **kwargs)
-        until = time.process_time() + 0.02
-        while time.process_time() < until:
-            pass
+        Timed.clock += self.cost
 
 
-def test_a_race_counts_the_time_of_both_parts_of_a_relaxation(minima):
+def test_a_race_counts_the_time_of_both_parts_of_a_relaxation(minima, monkeypatch):
     """Slow first and quick at the end costs more than quick alone, and slow all the way the most."""
-    rows = Rows(minima)
-    equal = benchmark.race(EMT(), None, Slow(), rows, Rows(None), count=2, words={})
-    both = benchmark.race(EMT(), Slow(), Slow(), rows, Rows(None), count=2, words={})
+    monkeypatch.setattr(benchmark, "time", SimpleNamespace(process_time=lambda: Timed.clock))
+    rows, quick, slow = Rows(minima), Timed(1.0), Timed(10.0)
+    equal = benchmark.race(quick, None, slow, rows, Rows(None), count=2, words={})
+    both = benchmark.race(quick, slow, slow, rows, Rows(None), count=2, words={})
     assert equal["relaxations"] == 2
     assert equal["times_faster_median"] > 2 * both["times_faster_median"]
     assert equal["times_faster"] > 2 * both["times_faster"]

@@ -24,36 +24,21 @@ class FreshEMT(EMT):
         super().calculate(atoms, properties, all_changes)
 
 
-# Imports once, then starts copies of itself that do the work. Each of the first N is killed at a random moment after it
-# has written a random number of bytes, however fast the machine is; the last one runs to the end.
+# Each copy is killed a random number of events after it has written a random number of bytes; the last run is not.
 KILLER = """
-import os, random, signal, sys, time
-from faenet_calc.simulate.trajectory import read_snapshots
+import random, sys
+sys.path[:0] = sys.argv[1:3]
 from ase.io import read
-sys.path.insert(0, sys.argv[1])
+from faenet_calc.simulate.trajectory import read_snapshots
+from signalled import killed, size
 from test_killed_runs import work
-kind, start, path, seed, n_kills = sys.argv[2:]
-
-def run():
-    child = os.fork()
-    if child == 0:
-        work(kind, read(start), path)
-        os._exit(0)
-    return child
-
-def size():
-    return os.path.getsize(path) if os.path.exists(path) else 0
-
+kind, start, path, seed, n_kills = sys.argv[3:]
 dice = random.Random(int(seed))
 for _ in range(int(n_kills)):
-    goal, child = size() + dice.randrange(9000), run()
-    while size() < goal and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        time.sleep(0.0005)
-    time.sleep(dice.uniform(0.0, 0.005))
-    os.kill(child, signal.SIGKILL)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "the run was over before it could be killed"
-    print(len(read_snapshots(path)) if os.path.exists(path) else 0)
-assert os.waitpid(run(), 0)[1] == 0
+    goal = size(path) + dice.randrange(9000)
+    killed(lambda: work(kind, read(start), path), lambda: size(path) >= goal, dice.randrange(3000))
+    print(len(read_snapshots(path)) if size(path) else 0)
+work(kind, read(start), path)
 """
 
 
@@ -66,10 +51,11 @@ def work(kind, atoms, path):
 
 
 def kill_again_and_again(kind, atoms, folder, *, seed, n_kills=12):
-    """(trajectory, numbers of snapshots after each kill)."""
+    """The trajectory of a run that was killed and continued ``n_kills`` times."""
     start, path = folder / "start.traj", folder / "run.traj"
     atoms.write(start)
-    arguments = [str(Path(__file__).parent), kind, str(start), str(path), str(seed), str(n_kills)]
+    tests = Path(__file__).parents[1]
+    arguments = [str(tests / "drivers"), str(tests), kind, str(start), str(path), str(seed), str(n_kills)]
     done = subprocess.run([sys.executable, "-c", KILLER, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counts = [int(line) for line in done.stdout.split()]

@@ -1,11 +1,10 @@
 """Commands that are killed or interrupted: what is saved, what is said, and that they can be continued."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
+from pathlib import Path
 
 import click
 import numpy as np
@@ -52,38 +51,24 @@ def run(*arguments):
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
-# Imports once, then starts copies of itself that run the command. Each of the first N is killed at a random moment
-# after the folder has grown by a random number of bytes; the last one runs to the end.
+# Each copy is killed a random number of events after it has written a random number of bytes; the last run is not.
 KILLER = """
-import os, random, signal, sys, time
+import random, sys
+sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import faenet_calc.calculator.calculator, faenet_calc.simulate
-from faenet_calc.cli import main
 from ase.io import read
-folder, seed, n_kills, *arguments = sys.argv[1:]
-
-def start():
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        main(arguments)
-    return child
-
-def size():
-    return sum(f.stat().st_size for f in Path(folder).glob("steps/*.traj"))
-
-dice = random.Random(int(seed))
+from faenet_calc.cli import main
+from signalled import killed, size
+folder, seed, n_kills, *arguments = sys.argv[2:]
+steps, out, dice = folder + "/steps/*.traj", Path(folder, "out.extxyz"), random.Random(int(seed))
 for _ in range(int(n_kills)):
-    goal, child = size() + dice.randrange(20000), start()
-    while size() < goal and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        time.sleep(0.001)
-    time.sleep(dice.uniform(0.0, 0.01))
-    os.kill(child, signal.SIGKILL)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "the run was over before it could be killed"
-    out = Path(folder, "out.extxyz")
+    goal = size(steps) + dice.randrange(20000)
+    killed(lambda: main(arguments), lambda: size(steps) >= goal, dice.randrange(5000))
     print(len(read(out, ":")) if out.exists() else 0)
-assert os.waitpid(start(), 0)[1] == 0
+main(arguments)
 """
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
@@ -92,12 +77,12 @@ def test_relax_killed_at_random_moments_and_resumed(slabs, model, tmp_path, seed
     # One by one: in a batch, all structures finish at nearly the same time.
     options = ("--trajectory", str(tmp_path / "steps"), "--resume", "--batch-size", "1")
     arguments = relax_arguments(slabs, model, *options)
-    command = [sys.executable, "-c", KILLER, str(tmp_path), str(seed), "12", *arguments]
+    command = [sys.executable, "-c", KILLER, str(TESTS), str(tmp_path), str(seed), "12", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
-    counts = [int(line) for line in done.stdout.split()]
+    counts = [int(line) for line in done.stdout.splitlines()[:12]]
     assert len(counts) == 12 and counts == sorted(counts), "structures were lost"
     assert 0 < counts[-1] < N_STRUCTURES, "no kill between the first and the last structure"
     killed = read(tmp_path / "out.extxyz", ":")
@@ -112,26 +97,18 @@ def test_relax_killed_at_random_moments_and_resumed(slabs, model, tmp_path, seed
     assert not [path.name for path in tmp_path.rglob(".*")], "temporary files remain"
 
 
-def interrupted(arguments, ready):
-    """Standard error and exit code of a command that gets Ctrl-C when ``ready()``."""
-    command = [sys.executable, "-m", "faenet_calc", *map(str, arguments)]
-    # A shell that starts the tests in the background makes them, and so their children, ignore Ctrl-C.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    signal.signal(signal.SIGINT, before)
-    with process:
-        while process.poll() is None and not ready():
-            time.sleep(0.002)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
-        return errors, process.returncode
+def interrupted(arguments, pattern, n_bytes=1, events=0):
+    """Standard error and exit code of a command that gets Ctrl-C after it has written ``n_bytes`` to some files."""
+    command = [sys.executable, TESTS / "signalled.py", "SIGINT", pattern, n_bytes, events, *arguments]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    return done.stderr, done.returncode
 
 
 @pytest.mark.parametrize("batch_size", ["1", "2"])
 def test_ctrl_c_in_relax_saves_what_is_finished_and_says_how_to_continue(slabs, model, tmp_path, batch_size):
     out = tmp_path / "out.extxyz"
     arguments = relax_arguments(slabs, model, "--trajectory", str(tmp_path / "steps"), "--batch-size", batch_size)
-    errors, code = interrupted(arguments, out.exists)
+    errors, code = interrupted(arguments, out)
     n_saved = len(read(out, ":"))
     assert code == 1 and 1 <= n_saved < N_STRUCTURES
     assert f"Interrupted: {n_saved} of {N_STRUCTURES} structures {'is' if n_saved == 1 else 'are'} finished" in errors
@@ -152,7 +129,7 @@ def test_ctrl_c_in_relax_saves_what_is_finished_and_says_how_to_continue(slabs, 
 def test_ctrl_c_in_relax_without_output(slabs, model, tmp_path):
     arguments = relax_arguments(slabs, model, "--log", str(tmp_path / "log"))
     del arguments[4:6]
-    errors, code = interrupted(arguments, (tmp_path / "log").exists)
+    errors, code = interrupted(arguments, tmp_path / "log")
     assert code == 1 and "nothing was saved. Use -o FILE" in errors
 
 
@@ -160,9 +137,7 @@ def test_ctrl_c_in_md(slabs, model, tmp_path):
     out = tmp_path / "run.traj"
     settings = ("--ensemble", "nve", "--interval", "2", "--dtype", "float64")
     arguments = ["md", "-m", model, f"{slabs}@0", *settings, "-o"]
-    errors, code = interrupted(
-        [*arguments, out, "--steps", "100000"], lambda: out.exists() and out.stat().st_size > 20_000
-    )
+    errors, code = interrupted([*arguments, out, "--steps", "100000"], out, 20_000)
     snapshots = read_snapshots(out)
     step = 2 * (len(snapshots) - 1)
     assert code == 1
@@ -184,7 +159,7 @@ def test_ctrl_c_in_screen(tmp_path):
     def n_finished():
         return sum(len(path.read_text().splitlines()) for path in (out / "journals").glob("*.jsonl"))
 
-    errors, code = interrupted(arguments, n_finished)
+    errors, code = interrupted(arguments, out / "journals" / "*.jsonl")
     assert code == 1 and "Traceback" not in errors
     finished = counted(n_finished(), "configuration is", "configurations are")
     assert f"Interrupted: {finished} finished and saved in {out}" in errors
@@ -206,9 +181,9 @@ def labels(slabs, tmp_path):
 def test_ctrl_c_in_train(labels, tmp_path):
     out = tmp_path / "run"
     arguments = ["train", labels, "-o", out, "--set", "run.save_every_steps=1", "--set", "run.max_epochs=100000"]
-    arguments += ["--set", "data.val_fraction=0.2", "--set", "optim.batch_size=2"]
+    arguments += ["--set", "data.val_fraction=0.2", "--set", "optim.batch_size=2", "--set", "run.validate_every=1"]
     best, state = out / "best.safetensors", out / "state.pt"
-    errors, code = interrupted(arguments, lambda: best.exists() and state.stat().st_mtime_ns > best.stat().st_mtime_ns)
+    errors, code = interrupted(arguments, best, events=100_000)  # a few steps later
     assert code == 1 and "Traceback" not in errors
     assert f"Interrupted: {state} holds the run up to step " in errors
     assert f"the best weights so far are in {best}" in errors
@@ -241,7 +216,8 @@ def test_ctrl_c_in_generate(repository, tmp_path):
         journal = out / "journal.jsonl"
         return journal.read_text().count("\n") - 1 if journal.exists() else 0
 
-    errors, code = interrupted(["data", "generate", recipe, "-o", out], lambda: n_finished() > 2)
+    errors, code = interrupted(["data", "generate", recipe, "-o", out], out / "labels.extxyz", 10_000)
+    assert n_finished() > 0
     assert code == 1 and "Traceback" not in errors
     assert f"Interrupted: the labels of {n_finished()} finished tasks are in {out}" in errors
 

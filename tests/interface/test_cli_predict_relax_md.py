@@ -1,11 +1,8 @@
 """The commands predict, relax and md: files in, numbers and files out, exit codes, messages."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from typing import get_args
 
 import numpy as np
@@ -385,17 +382,14 @@ def test_elements_that_were_never_trained_on_are_refused(files, model):
     assert result.exit_code == 2 and "never trained on C, O (trained on Cu)" in result.stderr
 
 
-def test_relax_killed_and_resumed(files, model):
+def test_relax_killed_and_resumed(files, model, repository):
     out, trajectory = files / "out.extxyz", files / "run.traj"
     arguments = ["relax", "-m", model, files / "slab.traj", "-o", out, "--trajectory", trajectory, "--resume"]
     arguments += ["--optimizer", "MDMin", "--fmax", "0.002", "--steps", "3000"]
-    command = [sys.executable, "-m", "faenet_calc", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        while process.poll() is None and not (trajectory.exists() and trajectory.stat().st_size > 20_000):
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
+    signalled = [repository / "tests" / "signalled.py", "SIGKILL", trajectory, 20_000, 500]
+    subprocess.run([sys.executable, *map(str, [*signalled, *arguments])], capture_output=True, check=False)
     n_before = len(read(trajectory, ":"))
-    assert n_before > 2 and not out.exists(), "the run was over before it could be killed"
+    assert n_before > 2 and not out.exists(), "the run was over before it was killed"
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     straight = run("relax", "-m", model, files / "slab.traj", "--fmax", "0.002", "--json")

@@ -2,11 +2,8 @@
 
 import itertools
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -35,33 +32,48 @@ def final(folder):
     return {f"{part}.{name}": value for part in ("model", "average") for name, value in tensors[part].items()}
 
 
+def steps(folder):
+    """Steps in the resume file of a run, 0 without one."""
+    if not (folder / "state.pt").exists():
+        return 0
+    return load_state(folder, torch.device("cpu"))[0].step
+
+
+# Every third copy is killed while it starts or soon after, the others after they have written a resume file.
+KILLER = """
+import os, random, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1].split(os.pathsep)
+from faenet_calc.cli import main
+from signalled import killed
+from test_resume import steps
+folder, *arguments = sys.argv[2:]
+state, dice = folder + "/state.pt", random.Random(7)
+
+def saved():
+    return os.stat(state).st_mtime_ns if os.path.exists(state) else 0
+
+for number in range(12):
+    before = saved()
+    ready = (lambda: True) if number % 3 == 2 else (lambda: saved() > before)
+    killed(lambda: main(arguments), ready, dice.randrange(100_000))
+    print(steps(Path(folder)))
+"""
+
+
 @pytest.mark.slow
 def test_killed_at_twelve_random_moments_and_resumed(tmp_path):
     data = write_small_set(tmp_path / "small.extxyz")
     command = [sys.executable, "-m", "faenet_calc"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     subprocess.run([*command, *arguments(data, whole)], check=True, env=environment(tmp_path), capture_output=True)
-    resuming = [*command, *arguments(data, broken), "--resume", "auto"]
-    chance, kills, progress = random.Random(7), 0, []
-    while kills < 12:
-        before = steps(broken)
-        process = subprocess.Popen(
-            resuming, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        if kills % 3 == 2:  # while it starts, or soon after
-            time.sleep(chance.uniform(0.5, 4.0))
-        else:  # while it trains, validates or writes
-            deadline = time.monotonic() + 120
-            while steps(broken) <= before and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.005)
-            time.sleep(chance.random() * 0.15)
-        assert process.poll() is None, "the run ended before it was killed twelve times"
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        kills += 1
-        progress.append(steps(broken))
+    resuming = [*arguments(data, broken), "--resume", "auto"]
+    killer = [sys.executable, "-c", KILLER, os.pathsep.join(filter(None, sys.path)), str(broken), *resuming]
+    done = subprocess.run(killer, check=True, env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
+    progress = [int(line) for line in done.stdout.splitlines()[:12]]
     assert progress == sorted(progress), "a kill lost steps that were saved"
-    subprocess.run(resuming, check=True, env=environment(tmp_path), capture_output=True)
+    assert len(set(progress)) > 6
+    subprocess.run([*command, *resuming], check=True, env=environment(tmp_path), capture_output=True)
     expected, found = final(whole), final(broken)
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
@@ -69,13 +81,6 @@ def test_killed_at_twelve_random_moments_and_resumed(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert columns(whole / "steps.csv") == columns(broken / "steps.csv")
     assert {path.name for path in broken.iterdir()} == {path.name for path in whole.iterdir()}
-
-
-def steps(folder):
-    """Steps in the resume file of a run, 0 without one."""
-    if not (folder / "state.pt").exists():
-        return 0
-    return load_state(folder, torch.device("cpu"))[0].step
 
 
 def columns(path):

@@ -43,7 +43,7 @@ def test_a_missing_folder_is_named(tmp_path):
 def hold(path, held, release):
     with locked(path):
         held.set()
-        release.wait(30)
+        release.wait()
 
 
 def test_a_lock_excludes_other_processes_and_ends_with_its_holder(tmp_path):
@@ -53,7 +53,7 @@ def test_a_lock_excludes_other_processes_and_ends_with_its_holder(tmp_path):
     holder = context.Process(target=hold, args=(path, held, release))
     holder.start()
     try:
-        assert held.wait(30)
+        assert held.wait(600)
         with pytest.raises(InputError, match="in use by another process"), locked(path, wait=False):
             pass
     finally:

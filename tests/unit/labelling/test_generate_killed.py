@@ -39,10 +39,10 @@ def alive(pid):
         return False
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=600):
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
+        time.sleep(0.002)
     return condition()
 
 
@@ -57,40 +57,35 @@ def test_workers_end_when_their_run_is_killed(tmp_path, repository):
     finally:
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-    assert wait_until(lambda: not any(alive(worker) for worker in workers), 20)
+    assert wait_until(lambda: not any(alive(worker) for worker in workers))
 
 
-# One process forks runs and kills them, so that a run does not have to import everything again.
+# Each copy is killed a random number of events after it has written a random number of bytes.
 KILLER = """
-import os, random, signal, sys, time
+import random, sys
 from pathlib import Path
 from small_recipe import recipe
 from faenet_calc.labelling import generate
+from signalled import killed, size
 
-out, longest, kills = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-rng = random.Random(7)
+out, n_bytes, kills = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+labels = out + "/labels.extxyz"
+dice = random.Random(7)
 for _ in range(kills):
-    run = os.fork()
-    if run == 0:
-        generate(recipe(tasks=16), out)
-        os._exit(0)
-    time.sleep(rng.uniform(0, longest))
-    os.kill(run, signal.SIGKILL)
-    print(os.waitstatus_to_exitcode(os.waitpid(run, 0)[1]), flush=True)
+    goal = size(labels) + dice.randrange(n_bytes)
+    killed(lambda: generate(recipe(tasks=24), Path(out)), lambda: size(labels) >= goal, dice.randrange(20000))
 """
 
 
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_labels(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    begin = time.monotonic()
-    expected = generate(recipe(tasks=16), whole)
-    longest = (time.monotonic() - begin) / 5
+    expected = generate(recipe(tasks=24), whole)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-c", KILLER, str(killed), str(longest), str(KILLS)]
-    codes = subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stdout.split()
-    assert codes.count(str(-signal.SIGKILL)) >= 10, "the runs were killed, not finished"
+    n_bytes = expected.file.stat().st_size // (4 * KILLS)
+    arguments = [sys.executable, "-c", KILLER, str(killed), str(n_bytes), str(KILLS)]
+    subprocess.run(arguments, env=environment, check=True)
     assert len((killed / "journal.jsonl").read_text().splitlines()) > 1, "some tasks were finished between the kills"
-    assert generate(recipe(tasks=16), killed) == type(expected)(**{**vars(expected), "file": killed / "labels.extxyz"})
+    assert generate(recipe(tasks=24), killed) == type(expected)(**{**vars(expected), "file": killed / "labels.extxyz"})
     assert (killed / "labels.extxyz").read_bytes() == (whole / "labels.extxyz").read_bytes()
 
 
@@ -107,7 +102,7 @@ def test_two_workers_that_are_killed_again_and_again_end_with_the_same_labels(tm
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         journal, before = out / "journal.jsonl", _lines(out / "journal.jsonl")
         wait_until(lambda: run.poll() is not None or _lines(journal) > before)  # noqa: B023 (used at once)
-        time.sleep(rng.uniform(0, 0.3))
+        time.sleep(rng.uniform(0, 0.02))
         os.kill(run.pid, signal.SIGKILL)
         killed += run.wait() == -signal.SIGKILL
     assert killed >= 10

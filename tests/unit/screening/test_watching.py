@@ -34,7 +34,7 @@ def test_configurations_finished_by_all_processes_are_shown(tmp_path, monkeypatc
     record(tmp_path, "of another shard", process=2)
     with watching.watched(tmp_path, {"a", "b", "c", "d"}, shown=shown):
         record(tmp_path, "b", process=2)
-        for _ in range(500):
+        for _ in range(60_000):
             if "finished b (" in caplog.text:  # while the work goes on, not at its end
                 break
             time.sleep(0.01)
