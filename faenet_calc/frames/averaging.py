@@ -11,11 +11,12 @@ Kinds of frames:
   zero, its rank-2 tensors are not equivariant).
 - ``lattice``: frames of the lattice for periodic structures, pair frames for molecules.
 
-Methods are the modes of :data:`~faenet_calc.frames.config.FrameMode`; ``se3-…`` uses rotations only (no reflections),
-and upstream's ``det`` is ``one``.
+Methods are the modes of :data:`~faenet_calc.frames.config.FrameMode`; ``se3-…`` uses rotations only (no reflections).
+Upstream's ``det`` is ``one`` and its ``random`` is ``stochastic``.
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
@@ -33,6 +34,9 @@ AveragingKind = Literal["3D", "2D", "lattice", "pair"]
 OutputRank = Literal["scalar", "vector", "tensor"]
 
 _KINDS: dict[str, FrameKind] = {"3D": "pca3d", "2D": "pca2d", "lattice": "lattice", "pair": "lattice"}
+_UPSTREAM: dict[str, FrameMode] = {"det": "one", "random": "stochastic"}
+_ROW_SHAPE: dict[OutputRank, tuple[int, ...]] = {"scalar": (), "vector": (3,), "tensor": (3, 3)}
+_OF_BATCH = {"batch", "ptr"}  # fields that PyG makes anew for every batch
 
 
 class FrameAveraging(BaseTransform):
@@ -61,7 +65,12 @@ class FrameAveraging(BaseTransform):
         _settings(kind, method)
 
     def forward(self, data: Data) -> Data:
-        """Return the data with the fields above added."""
+        """Return the data of one structure with the fields above added."""
+        if isinstance(data, Batch):
+            raise InputError(
+                "FrameAveraging was given a Batch, expected the Data of one structure: apply it before batching"
+            )
+        _check_fields(data, ())
         frames = _frames(data, self.kind, self.method, self.vacuum, self.generator, differentiable=True)
         framed = [_in_frame(data, rotation, self.kind, ()) for rotation in frames.rotation]
         data.fa_pos = [one.pos for one in framed]
@@ -71,13 +80,16 @@ class FrameAveraging(BaseTransform):
             data.fa_cell = [one.cell for one in framed]
         return data
 
+    def __repr__(self) -> str:
+        return f"FrameAveraging({self.kind!r}, {self.method!r})"
+
 
 def frame_averaged(
     model: nn.Module,
     kind: AveragingKind = "3D",
     method: str = "all",
     *,
-    outputs: OutputRank | Mapping[str, OutputRank] = "scalar",
+    outputs: OutputRank | Mapping[str, OutputRank] | None = None,
     training_method: str = "stochastic",
     call: Callable[[nn.Module, Batch], Any] | None = None,
     vector_fields: Sequence[str] = (),
@@ -93,7 +105,8 @@ def frame_averaged(
         kind: Kind of frames.
         method: Frames in evaluation mode (``model.eval()``); ``all`` is exact.
         outputs: What the model returns: ``scalar`` [n, ...], ``vector`` [n, ..., 3] or ``tensor`` [n, ..., 3, 3], with
-            a row per structure or per atom; for a model that returns a dict, a mapping from its keys.
+            a row per structure or per atom; for a model that returns a dict, a mapping from its keys. None is
+            ``scalar``, but an output of the shape of vectors or tensors is refused.
         training_method: Frames in training mode; ``stochastic`` draws one frame per structure (of a periodic one: the
             lattice frame with random signs and a random rotation, in the plane for slabs).
         call: How to call the model if not ``model(batch)``, e.g.
@@ -105,7 +118,7 @@ def frame_averaged(
 
     Returns:
         A module with the parameters of ``model`` that takes ``Data`` or a ``Batch`` with ``pos`` and, for periodic
-        structures, ``cell`` and ``pbc``, and returns what the model returns.
+        structures, ``cell`` and ``pbc`` (without: periodic in three directions), and returns what the model returns.
     """
     return FrameAveraged(
         model,
@@ -130,7 +143,7 @@ class FrameAveraged(nn.Module):
         kind: AveragingKind,
         method: str,
         *,
-        outputs: OutputRank | Mapping[str, OutputRank],
+        outputs: OutputRank | Mapping[str, OutputRank] | None,
         training_method: str,
         call: Callable[[nn.Module, Batch], Any] | None,
         vector_fields: Sequence[str],
@@ -141,7 +154,7 @@ class FrameAveraged(nn.Module):
         super().__init__()
         for name in (method, training_method):
             _settings(kind, name)
-        ranks = outputs.values() if isinstance(outputs, Mapping) else [outputs]
+        ranks = outputs.values() if isinstance(outputs, Mapping) else [outputs or "scalar"]
         if wrong := sorted(set(ranks) - set(get_args(OutputRank))):
             raise InputError(f"{outputs=} has {wrong}; expected {', '.join(get_args(OutputRank))}")
         self.model, self.kind, self.method, self.training_method = model, kind, method, training_method
@@ -150,6 +163,7 @@ class FrameAveraged(nn.Module):
 
     def forward(self, data: Data | Batch) -> Any:
         """Average the model's outputs over the frames of every structure."""
+        _check_fields(data, self.vector_fields)
         batch = data if isinstance(data, Batch) else Batch.from_data_list([data])
         structures = batch.to_data_list()
         method = self.training_method if self.training else self.method
@@ -163,9 +177,11 @@ class FrameAveraged(nn.Module):
         found = self.model(copies) if self.call is None else self.call(self.model, copies)
         sizes = torch.tensor([structure.num_nodes for structure in structures], device=frames.graph.device)
         if not isinstance(self.outputs, Mapping):
-            return _average(found, self.outputs, frames, sizes, "output")
-        if unknown := sorted(set(found) - set(self.outputs)):
-            raise InputError(f"the model returned {unknown}, not named in outputs={dict(self.outputs)}")
+            return _average(found, self.outputs, frames, sizes, "the output")
+        if not isinstance(found, Mapping) or (set(found) - set(self.outputs)):
+            raise InputError(
+                f"the model returned {_described(found)}, which outputs={dict(self.outputs)} does not name"
+            )
         return {name: _average(value, self.outputs[name], frames, sizes, name) for name, value in found.items()}
 
 
@@ -173,10 +189,62 @@ def _settings(kind: str, method: str) -> tuple[FrameKind, FrameMode, bool]:
     """Kind, mode and properness of our frames from the words of this module."""
     if kind not in _KINDS:
         raise InputError(f"frame averaging {kind=}, expected one of {', '.join(_KINDS)}")
-    mode = method.removeprefix("se3-").replace("det", "one")
+    words = str(method).removeprefix("se3-")
+    mode = _UPSTREAM.get(words, words)
     if mode not in get_args(FrameMode):
         raise InputError(f"frame averaging {method=}, expected one of {', '.join(get_args(FrameMode))} or se3-…")
-    return _KINDS[kind], cast(FrameMode, mode), method.startswith("se3-")
+    return _KINDS[kind], cast(FrameMode, mode), words != method
+
+
+def _check_fields(data: object, vector_fields: Sequence[str]) -> None:
+    """Refuse data that cannot be divided into structures or rotated as a whole."""
+    if not isinstance(data, Data):
+        raise InputError(f"frame averaging of {_described(data)}, expected a Data or Batch of PyTorch Geometric")
+    n_graphs = data.num_graphs if isinstance(data, Batch) else 1
+    _check_vectors(data, "pos", "[n_atoms, 3] (Å)")
+    for name in vector_fields:
+        _check_vectors(data, name, "[n, 3], since it is one of vector_fields")
+    for name, shape in {"cell": (3, 3), "pbc": (3,)}.items():
+        value = data[name] if _has(data, name) else torch.zeros(n_graphs, *shape)
+        if not isinstance(value, Tensor) or value.numel() != n_graphs * math.prod(shape):
+            raise InputError(f"{name} is {_described(value)}, expected a tensor {[n_graphs, *shape]}")
+    if isinstance(data, Batch):
+        _check_slices(data)
+    elif _has(data, "batch"):
+        raise InputError(
+            "a Data with the field batch has structures of unknown limits; make a Batch with Batch.from_data_list or a "
+            "DataLoader"
+        )
+
+
+def _check_vectors(data: Data, name: str, expected: str) -> None:
+    value = data[name] if _has(data, name) else None
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2 or value.shape[-1] != 3:
+        raise InputError(f"{name} is {_described(value)}, expected a floating-point tensor {expected}")
+
+
+def _check_slices(batch: Batch) -> None:
+    """Refuse fields that were added to a batch or changed in length: to which structures they belong is not known."""
+    slices = batch._slice_dict
+    late = set(batch.keys()) - set(slices) - _OF_BATCH
+    for name in slices:
+        value = batch[name]
+        if isinstance(value, Tensor) and value.size(batch.__cat_dim__(name, value) or 0) != int(slices[name][-1]):
+            late.add(name)
+    if late:
+        raise InputError(
+            f"the fields {', '.join(sorted(late))} were added to the batch or changed in length, so they cannot be "
+            "divided into structures; set them on each Data before batching, or compute them in the model"
+        )
+
+
+def _described(value: object) -> str:
+    """What a value is, for errors."""
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a dict with {', '.join(map(str, value))}"
+    return "missing" if value is None else f"a {type(value).__name__}"
 
 
 def _frames(
@@ -237,16 +305,17 @@ def _in_frame(data: Data, rotation: Tensor, kind: AveragingKind, vector_fields: 
     return framed
 
 
-def _average(values: Tensor, rank: OutputRank, frames: Frames, sizes: Tensor, name: str) -> Tensor:
+def _average(values: Any, rank: OutputRank | None, frames: Frames, sizes: Tensor, name: str) -> Tensor:
     """Weighted average of per-structure or per-atom outputs over frames, rotated back.
 
     Args:
         values: [n_frames, ...] or [n_atoms of all copies, ...].
-        rank: Of the output.
+        rank: Of the output; None for scalars that must not look like vectors or tensors.
         frames: Of the batch.
         sizes: [n_graphs] number of atoms of each structure.
         name: Of the output, for errors.
     """
+    _check_output(values, rank, name)
     copied = sizes[frames.graph]
     if len(values) == frames.n_frames:
         frame, target, n_rows = torch.arange(frames.n_frames, device=values.device), frames.graph, len(sizes)
@@ -267,3 +336,22 @@ def _average(values: Tensor, rank: OutputRank, frames: Frames, sizes: Tensor, na
         values = torch.einsum("nik,n...kl,njl->n...ij", rotation, values, rotation)
     weight = frames.weight[frame].to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
     return values.new_zeros(n_rows, *values.shape[1:]).index_add(0, target, values * weight)
+
+
+def _check_output(values: Any, rank: OutputRank | None, name: str) -> None:
+    """Refuse an output that cannot be averaged as what it was said to be."""
+    if isinstance(values, Mapping):
+        raise InputError(f"{name} is {_described(values)}; expected outputs={{key: rank}} with the rank of each")
+    if not isinstance(values, Tensor) or not values.is_floating_point() or values.dim() == 0:
+        raise InputError(
+            f"{name} is {_described(values)}, expected a floating-point tensor with a row per structure or per atom, "
+            "or a dict of such tensors; `call` can make one of what the model returns"
+        )
+    shape = _ROW_SHAPE[rank or "scalar"]
+    if tuple(values.shape[max(1, values.dim() - len(shape)) :]) != shape and rank in ("vector", "tensor"):
+        raise InputError(f"{name} is {_described(values)}, expected [n, ..., {str(list(shape))[1:]} for a {rank}")
+    if rank is None and values.dim() > 1 and values.shape[-1] == 3:
+        raise InputError(
+            f"{name} is {_described(values)}, which may be vectors; give outputs='vector' (or 'tensor'), or 'scalar' "
+            "for three invariant numbers"
+        )

@@ -1,6 +1,7 @@
 """Frame averaging of foreign models: exact with the wrapper, and not without it."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -301,8 +302,109 @@ def test_wrong_words_are_refused(arguments, message):
         frame_averaged(Perceptron(), **arguments)
 
 
-def test_outputs_that_cannot_be_averaged_are_refused():
-    with pytest.raises(InputError, match="not named in outputs"):
-        frame_averaged(Perceptron(), outputs={"energy": "scalar"}).eval()(MOLECULES)
-    with pytest.raises(InputError, match="a row per structure or per atom"):
-        frame_averaged(Perceptron(), call=lambda model, batch: model(batch)["forces"][1:], outputs="vector")(MOLECULES)
+def changed(batch, **fields):
+    """A copy of a batch with fields that are set after batching."""
+    found = batch.clone()
+    found.update(fields)
+    return found
+
+
+def one(**fields):
+    data = MOLECULES.to_data_list()[0]
+    data.update(fields)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (MOLECULES.pos, r"a float64 tensor \[\d+, 3\], expected a Data or Batch"),
+        (MOLECULES.to_data_list(), "a list, expected a Data or Batch"),
+        (Data(z=MOLECULES.z), "pos is missing"),
+        (one(pos=torch.zeros(9, 3, dtype=torch.long)), "pos is a int64 tensor"),
+        (one(cell=torch.ones(1, 3)), r"cell is a float32 tensor \[1, 3\], expected a tensor \[1, 3, 3\]"),
+        (one(pbc=True), r"pbc is a bool, expected a tensor \[1, 3\]"),
+        (Data(z=MOLECULES.z, pos=MOLECULES.pos, batch=MOLECULES.batch), "Batch.from_data_list"),
+        (changed(MOLECULES, charge=torch.zeros(3)), "fields charge were added to the batch"),
+        (changed(MOLECULES, edge_index=MOLECULES.edge_index[:, 1:]), "fields edge_index .* changed in length"),
+    ],
+)
+def test_data_that_cannot_be_divided_and_rotated_are_refused(given, message):
+    averaged = frame_averaged(seeded(Perceptron), "pair", outputs=RANKS).eval()
+    with pytest.raises(InputError, match=message):
+        averaged(given)
+
+
+def test_further_vectors_must_be_there_and_be_vectors():
+    averaged = frame_averaged(seeded(Perceptron), "pair", outputs=RANKS, vector_fields=("velocity",)).eval()
+    with pytest.raises(InputError, match="velocity is missing"):
+        averaged(MOLECULES)
+    with pytest.raises(InputError, match=r"velocity is a float32 tensor \[9\], expected .* vector_fields"):
+        averaged(one(velocity=torch.zeros(9)))
+
+
+def test_the_transform_is_for_one_structure():
+    with pytest.raises(InputError, match="apply it before batching"):
+        FrameAveraging("3D")(MOLECULES)
+
+
+def test_names_of_upstream_mean_the_same():
+    for theirs, ours in {"det": "one", "se3-det": "se3-one"}.items():
+        found = [FrameAveraging("3D", name)(one()).fa_rot[0] for name in (theirs, ours)]
+        assert torch.equal(*found)
+    for theirs, ours in {"random": "stochastic", "se3-random": "se3-stochastic"}.items():
+        drawn = [
+            [FrameAveraging("3D", name, generator=generator)(one()).fa_rot[0] for _ in range(5)]
+            for name, generator in ((name, torch.Generator().manual_seed(0)) for name in (theirs, ours))
+        ]
+        assert torch.equal(torch.cat(drawn[0]), torch.cat(drawn[1]))
+    assert str(FrameAveraging("3D", "se3-random")) == "FrameAveraging('3D', 'se3-random')"
+
+
+def test_conservative_forces_of_schnet_are_those_of_the_bare_model(monkeypatch):
+    """Energies and forces by autograd, for a mixed batch of molecules and a periodic slab."""
+    model = schnet(monkeypatch).double().eval()
+    structures = [*MOLECULES.to_data_list(), SLABS.to_data_list()[0]]
+
+    def energies(model, batch):
+        return model(batch.z, batch.pos, batch.batch)[:, 0]
+
+    averaged = frame_averaged(model, "lattice", "all", call=energies).eval()
+    found = []
+    for one_model in (averaged, partial(energies, model)):
+        batch = Batch.from_data_list(structures)
+        batch.pos.requires_grad_()
+        energy = one_model(batch)
+        found.append((energy, -torch.autograd.grad(energy.sum(), batch.pos)[0]))
+    assert found[1][1].abs().max() > 1e-3
+    assert all(torch.allclose(mine, bare, atol=1e-9) for mine, bare in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "returned", "message"),
+    [
+        ({"energy": "scalar"}, lambda found: found, "a dict with energy, forces, stress, which outputs="),
+        ({"energy": "scalar"}, lambda found: found["energy"], "returned a float64 tensor .* which outputs="),
+        (None, lambda found: found, "expected outputs={key: rank}"),
+        (None, lambda found: found["forces"], "may be vectors; give outputs='vector'"),
+        (None, lambda found: tuple(found.values()), "the output is a tuple"),
+        ("scalar", lambda found: found["energy"].sum(), r"the output is a float64 tensor \[\]"),
+        ("scalar", lambda found: found["energy"].long(), "a int64 tensor"),
+        ("vector", lambda found: found["forces"][:, :2], r"expected \[n, ..., 3\] for a vector"),
+        ("tensor", lambda found: found["stress"].flatten(1), r"expected \[n, ..., 3, 3\] for a tensor"),
+        ("vector", lambda found: found["forces"][1:], "a row per structure or per atom"),
+    ],
+)
+def test_outputs_that_cannot_be_averaged_are_refused(outputs, returned, message):
+    averaged = frame_averaged(seeded(Perceptron), outputs=outputs, call=lambda model, batch: returned(model(batch)))
+    with pytest.raises(InputError, match=message):
+        averaged.eval()(MOLECULES)
+
+
+def test_three_invariant_numbers_are_averaged_as_such():
+    def numbers(model, batch):
+        return model(batch)["forces"]
+
+    averaged = frame_averaged(seeded(Perceptron), outputs="scalar", call=numbers).eval()
+    turn = turns()["rotation"]
+    assert torch.allclose(averaged(MOLECULES), averaged(moved(MOLECULES, turn)), atol=1e-9)
