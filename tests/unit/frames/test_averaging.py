@@ -5,7 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from ase.build import fcc111, molecule
+from ase import Atoms
+from ase.build import bulk, fcc111, molecule
 from ase.neighborlist import neighbor_list
 from torch import nn
 from torch_geometric.data import Batch, Data
@@ -43,6 +44,10 @@ SYMMETRIC = Batch.from_data_list([data_of(molecule(name)) for name in ("CH4", "C
 SLAB = fcc111("Cu", (2, 2, 3), vacuum=8.0)
 SLAB.rattle(0.1, seed=0)
 SLABS = Batch.from_data_list([data_of(SLAB), data_of(SLAB * (2, 1, 1))])
+CRYSTAL = bulk("Cu", cubic=True) * (2, 1, 1)
+CRYSTAL.rattle(0.1, seed=0)
+WIRE = Atoms("Cu3", positions=[[0, 0, 0], [0.3, 0.2, 2.5], [-0.4, 0.1, 5.1]], cell=[0, 0, 7.5], pbc=[0, 0, 1])
+MIXED = Batch.from_data_list([data_of(one) for one in (SLAB, CRYSTAL, distorted("CH3COOH"), WIRE)])
 
 
 class Perceptron(nn.Module):
@@ -128,6 +133,7 @@ CASES = {
     "perceptron, pair frames": (Perceptron, RANKS, "pair", SYMMETRIC),
     "transformer, pair frames": (Transformer, "scalar", "pair", SYMMETRIC),
     "messages, lattice frames": (Messages, RANKS, "lattice", SLABS),
+    "messages, all periodicities": (Messages, RANKS, "lattice", MIXED),
 }
 
 
