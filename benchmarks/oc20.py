@@ -1,15 +1,17 @@
 """S2EF on OC20 relaxations, split by system: the paper's network and that of this package beside SchNet.
 
-    python benchmarks/oc20.py [--data FILE.extxyz…] [--snapshots 20] [--epochs 5] [--seeds 3] [--quick]
-                              [--out rows.jsonl] [--plot oc20.svg]
+    python benchmarks/oc20.py [--data FILE.extxyz…] [--snapshots 20] [--least-force 0.25] [--largest 60] [--epochs 5]
+                              [--seeds 3] [--quick] [--out rows.jsonl] [--plot oc20.svg]
 
 The default data are 340 snapshots of 17 adsorbate-slab systems (20 per relaxation, 37-185 atoms, total energies and
 forces of DFT) from the example trajectories of the Open Catalyst Project (CC BY 4.0; benchmarks/data/README.md); other
 files with ``sid`` in their metadata, e.g. relaxations of more systems, are given with ``--data``; of every relaxation
-``--snapshots`` are chosen evenly. A quarter of the systems is held out, others with every seed; most of them contain
-elements that training has not seen. Every fifth snapshot of the training systems is held out as well, which is easier:
-neighbors in time are in the training set. Energies are relative to the last snapshot of the relaxation, since reference
-energies of the elements of held-out systems are not known; OC20 itself subtracts those of slab and molecule.
+``--snapshots`` are chosen evenly. Most of them are close to its end and have forces of some 0.01 eV/Å on free atoms;
+``--least-force`` chooses among the snapshots that have such a force (eV/Å) on a free atom. A quarter of the systems is
+held out, others with every seed; most of them contain elements that training has not seen. Every fifth snapshot of the
+training systems is held out as well, which is easier: neighbors in time are in the training set. Energies are relative
+to the last snapshot of the relaxation, since reference energies of the elements of held-out systems are not known; OC20
+itself subtracts those of slab and molecule.
 
 Networks have 64 channels and 3 interactions; all see the same structures in the same number of steps with the same
 optimizer, schedule, loss and normalization. "FAENet, paper" is the preset ``paper-s2ef``: 2D principal axes, direct
@@ -34,6 +36,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from experiment import Measured, Network, Trained, bars, fit, mean_of, measure, throughput
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from rows import Row, Rows, progress, rounded, run_script, script_parser
 
 from faenet_calc.errors import InputError
@@ -43,6 +46,7 @@ from faenet_calc.training.assessment import assess
 from faenet_calc.training.preparation import Part
 
 SNAPSHOTS = Path(__file__).parent / "data" / "oc20-snapshots.extxyz.xz"
+FEWEST = 5  # snapshots of a system: one of them is held out
 LARGEST_FORCE = 10.0  # eV/Å; snapshots beyond are collisions at the start of a relaxation
 QUICK_ATOMS, QUICK_SNAPSHOTS = 60, 4
 
@@ -81,7 +85,9 @@ PARTS = (HELD_OUT_SYSTEMS, KNOWN_SYSTEMS)
 BASELINE = "mean energy, zero forces"
 
 
-def snapshots(paths: Iterable[Path], *, per_system: int = 20, largest: int | None = None) -> list[Atoms]:
+def snapshots(
+    paths: Iterable[Path], *, per_system: int = 20, largest: int | None = None, least_force: float = 0.0
+) -> list[Atoms]:
     """Evenly chosen snapshots with energies relative to the last one of their system.
 
     Args:
@@ -89,6 +95,8 @@ def snapshots(paths: Iterable[Path], *, per_system: int = 20, largest: int | Non
             are several runs of a system (``run``), that of VASP counts.
         per_system: Number of snapshots.
         largest: Largest number of atoms.
+        least_force: Least of the largest force component on free atoms (eV/Å); systems with fewer than five such
+            snapshots are left out.
     """
     systems: dict[str, list[Atoms]] = {}
     for path in paths:
@@ -104,7 +112,14 @@ def snapshots(paths: Iterable[Path], *, per_system: int = 20, largest: int | Non
     found = []
     for sid, members in systems.items():
         relaxed = members[-1].info.get("relaxed_energy", members[-1].calc.results["energy"])
-        usable = [atoms for atoms in members if np.abs(atoms.calc.results["forces"]).max() < LARGEST_FORCE]
+        usable = [
+            atoms
+            for atoms in members
+            if np.abs(atoms.calc.results["forces"]).max() < LARGEST_FORCE
+            and (least_force == 0 or np.abs(free_forces(atoms)).max() >= least_force)
+        ]
+        if least_force > 0 and len(usable) < FEWEST:
+            continue
         for place in np.linspace(0, len(usable) - 1, min(per_system, len(usable))).round().astype(int):
             atoms = usable[place]
             copy = atoms.copy()
@@ -113,6 +128,12 @@ def snapshots(paths: Iterable[Path], *, per_system: int = 20, largest: int | Non
             copy.calc = SinglePointCalculator(copy, energy=energy, forces=atoms.calc.results["forces"])
             found.append(copy)
     return found
+
+
+def free_forces(atoms: Atoms) -> NDArray[np.float64]:
+    """[n, 3] forces on free atoms (eV/Å)."""
+    forces: NDArray[np.float64] = atoms.calc.results["forces"][atoms.arrays["fixed"] == 0]
+    return forces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +198,7 @@ def zero(data: Sequence[Atoms], known: Sequence[Atoms]) -> Measured:
     """Errors of the mean energy of the training set and of no forces."""
     mean = np.mean([atoms.calc.results["energy"] for atoms in known])
     energies = np.array([atoms.calc.results["energy"] for atoms in data])
-    forces = np.concatenate([atoms.calc.results["forces"][atoms.arrays["fixed"] == 0] for atoms in data])
+    forces = np.concatenate([free_forces(atoms) for atoms in data])
     return {
         "energy MAE": (float(np.abs(energies - mean).mean()), "eV"),
         "force MAE": (float(1e3 * np.abs(forces).mean()), "meV/Å"),
@@ -188,8 +209,9 @@ def improvements(rows: Sequence[Row]) -> list[Row]:
     """Relative improvements over SchNet next to those of the paper."""
     found: list[Row] = []
     cases = [case for modes in TEST_FRAMES.values() for case in modes if case != "SchNet"]
-    for table, metric in itertools.product(PARTS, ("energy MAE", "force MAE")):
-        words = {"benchmark": "oc20", "table": "relative improvement over SchNet (%)", "unit": ""}
+    tables = list(dict.fromkeys(row["table"] for row in rows if row["case"] == "SchNet"))
+    words = {"benchmark": "oc20", "table": "relative improvement over SchNet (%)", "unit": ""}
+    for table, metric in itertools.product(tables, ("energy MAE", "force MAE")):
         schnet = mean_of(rows, table=table, case="SchNet", metric=metric)
         for case in cases:
             gain = 100 * (schnet - mean_of(rows, table=table, case=case, metric=metric)) / schnet
@@ -201,13 +223,14 @@ def improvements(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draw the errors of every seed as points and their means as bars."""
+    """Draw the errors of every seed as points and their means as bars, a row of panels per table."""
     cases = list(dict.fromkeys(row["case"] for row in rows if "seed" in row))
+    tables = list(dict.fromkeys(row["table"] for row in rows if "seed" in row))
     with rc_context(STYLE):
-        figure = Figure(figsize=(7.5, 4.6), layout="constrained")
-        panels = itertools.product(PARTS, (("energy MAE", "eV"), ("force MAE", "meV/Å")))
+        figure = Figure(figsize=(7.5, 2.3 * len(tables)), layout="constrained")
+        panels = itertools.product(tables, (("energy MAE", "eV"), ("force MAE", "meV/Å")))
         for number, (table, (metric, unit)) in enumerate(panels, start=1):
-            axes = figure.add_subplot(2, 2, number)
+            axes = figure.add_subplot(len(tables), 2, number)
             values = {
                 case: [
                     row["value"]
@@ -221,25 +244,35 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         figure.savefig(path)
 
 
-def run(data: list[Atoms], rows: Rows, seeds: int, epochs: int) -> None:
-    """Train and test all networks and seeds that are missing."""
+def run(data: list[Atoms], rows: Rows, seeds: int, epochs: int, suffix: str = "") -> None:
+    """Train and test all networks and seeds that are missing.
+
+    Args:
+        data: Snapshots.
+        rows: Rows of the benchmark.
+        seeds: Number of seeds.
+        epochs: Of a training.
+        suffix: Of the titles of the tables.
+    """
+    titles = {part: f"{part}{suffix}" for part in PARTS}
     with tempfile.TemporaryDirectory() as scratch:
         for seed in range(seeds):
             settings = data_settings(data, Path(scratch), seed, epochs)
             split = split_systems(data, seed)
-            for table, members in {HELD_OUT_SYSTEMS: split.held_out, KNOWN_SYSTEMS: split.known}.items():
-                words = {"benchmark": "oc20", "table": table, "case": BASELINE}
+            for part, members in {HELD_OUT_SYSTEMS: split.held_out, KNOWN_SYSTEMS: split.known}.items():
+                words = {"benchmark": "oc20", "table": titles[part], "case": BASELINE}
                 measure(rows, words, [seed], lambda _, m=members, t=split.train: zero(m, t))
             for name, network in NETWORKS.items():
-                done = {(row["case"], row["seed"]) for row in rows.rows if "seed" in row}
-                if all((case, seed) in done for case in TEST_FRAMES[name]):
+                done = {(row["table"], row["case"], row["seed"]) for row in rows.rows if "seed" in row}
+                wanted = itertools.product(titles.values(), TEST_FRAMES[name], [seed])
+                if done.issuperset(wanted):
                     continue
                 trained = fit(network, settings)
                 assert trained.prepared.test is not None
                 parts = {HELD_OUT_SYSTEMS: trained.prepared.val, KNOWN_SYSTEMS: trained.prepared.test}
-                for (case, mode), (table, part) in itertools.product(TEST_FRAMES[name].items(), parts.items()):
-                    words = {"benchmark": "oc20", "table": table, "case": case}
-                    measure(rows, words, [seed], lambda _, t=trained, p=part, m=mode: errors(t, p, m))
+                for (case, mode), (part, members_of) in itertools.product(TEST_FRAMES[name].items(), parts.items()):
+                    words = {"benchmark": "oc20", "table": titles[part], "case": case}
+                    measure(rows, words, [seed], lambda _, t=trained, p=members_of, m=mode: errors(t, p, m))
                 progress(done=name, seed=seed, steps=trained.steps)
 
 
@@ -248,14 +281,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = script_parser(__doc__, quick="Few snapshots of small systems, one epoch.")
     parser.add_argument("--data", type=Path, nargs="+", default=[SNAPSHOTS], metavar="FILE", help="extxyz, also .xz")
     parser.add_argument("--snapshots", type=int, default=20, metavar="N", help="of every system")
+    parser.add_argument("--least-force", type=float, default=0.0, metavar="F", help="eV/Å on a free atom of a snapshot")
+    parser.add_argument("--largest", type=int, metavar="N", help="Largest number of atoms.")
     parser.add_argument("--epochs", type=int, default=5)
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if chosen.quick:
-        chosen.epochs, chosen.seeds, chosen.snapshots = 1, 1, QUICK_SNAPSHOTS
+        chosen.epochs, chosen.seeds, chosen.snapshots, chosen.largest = 1, 1, QUICK_SNAPSHOTS, QUICK_ATOMS
     rows = Rows(chosen.out)
-    data = snapshots(chosen.data, per_system=chosen.snapshots, largest=QUICK_ATOMS if chosen.quick else None)
-    run(data, rows, chosen.seeds, chosen.epochs)
+    data = snapshots(chosen.data, per_system=chosen.snapshots, largest=chosen.largest, least_force=chosen.least_force)
+    suffix = f", forces from {chosen.least_force:g} eV/Å, {chosen.epochs} epochs" if chosen.least_force else ""
+    run(data, rows, chosen.seeds, chosen.epochs, suffix)
     rows.derive(improvements)
     if chosen.plot is not None:
         plot(rows.rows, chosen.plot)

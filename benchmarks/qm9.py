@@ -11,9 +11,9 @@ first molecules of each. One network is trained per target.
 
 FAENet is the preset ``paper-qm9``; without ``--paper`` it is reduced to what a CPU can train: 96 channels, 3
 interactions, and ``--passes`` molecules seen in steps of 16, whatever the size of the training set. Errors are those of
-all frames, and of one random frame per molecule ("SFA") as in the paper. SchNet has the same width, depth, cutoff, data,
-references of elements, loss, optimizer and number of steps. "composition" is a linear fit to the numbers of atoms of
-each element. The relative improvement is the paper's R = (MAE of SchNet - MAE) / MAE of SchNet.
+all frames, and of one random frame per molecule ("SFA") as in the paper. SchNet has the same width, depth, cutoff,
+data, references of elements, loss, optimizer and number of steps. "composition" is a linear fit to the numbers of atoms
+of each element. The relative improvement is the paper's R = (MAE of SchNet - MAE) / MAE of SchNet.
 
 Optimizer and learning rate are chosen for each network by the validation error of U0 after seeing 9,000 molecules, from
 the same candidates for both; ``--settings`` runs these trainings, and those of FAENet with one other setting.

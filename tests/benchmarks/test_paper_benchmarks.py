@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 
 import ablation
 import dft
@@ -15,6 +16,7 @@ import qm9
 import symmetry
 from ase.build import add_adsorbate, fcc111
 from ase.io import write
+from rows import Rows
 
 from faenet_calc.errors import InputError
 
@@ -54,6 +56,28 @@ def test_qm9_has_all_networks_sizes_and_targets(molecules):
     table = "relative improvement of FAENet over SchNet (%)"
     assert value(molecules, table=table, case="U0", metric="80 molecules, 80 seen") == pytest.approx(gain, abs=0.06)
     assert value(molecules, table=table, case="U0", metric="paper, 110000") == 51.5
+
+
+def test_composition_is_a_fit_to_the_numbers_of_atoms(molecules, folder):
+    sets = qm9.write_sample(folder, [80])
+    error = value(molecules, case=qm9.COMPOSITION, table=qm9.title(80, 80), metric="U0")
+    assert error == pytest.approx(qm9.baseline_error(sets, 80, "U0"), abs=1e-3)
+    spread = 1e3 * np.std([atoms.info["U0"] for atoms in qm9.read(sets.test)])
+    assert 100 < error < 0.05 * spread
+
+
+def test_settings_are_compared_by_the_validation_error_at_equal_effort(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(qm9, "CHOICE_TRAIN", 40)
+    monkeypatch.setattr(qm9, "CHOICE_PASSES", 40)
+    monkeypatch.setattr(qm9, "OTHER_SETTINGS", {"no frames": ("frames.kind=none",)})
+    sets, rows = qm9.write_sample(folder, [40]), Rows(tmp_path / "rows.jsonl")
+    qm9.choose_settings(rows, sets)
+    tried = {name: [row["case"] for row in rows.rows if row["metric"] == name] for name in qm9.NETWORKS}
+    assert tried == {"SchNet": [*qm9.RATES], "FAENet": [*qm9.RATES, "no frames"]}
+    for name in qm9.NETWORKS:
+        assert len({row["value"] for row in rows.rows if row["metric"] == name}) == len(tried[name])
+    monkeypatch.setattr(qm9, "fit", None)
+    qm9.choose_settings(rows, sets)  # nothing is trained again
 
 
 def test_a_finished_run_trains_nothing_again(molecules, folder, monkeypatch):
@@ -137,6 +161,32 @@ def test_oc20_takes_evenly_spaced_snapshots_of_the_run_of_vasp(tmp_path):
         atoms.info["run"] = "bfgs" if number == 1 else "vasp"
     write(tmp_path / "runs.extxyz", few[:3])
     assert len(oc20.snapshots([tmp_path / "runs.extxyz"])) == 2
+
+
+def test_oc20_can_leave_out_snapshots_near_the_end_of_a_relaxation():
+    every, moving = (oc20.snapshots([oc20.SNAPSHOTS], least_force=force) for force in (0.0, 0.25))
+    largest = [np.abs(oc20.free_forces(atoms)).max() for atoms in moving]
+    assert min(largest) >= 0.25 and len(moving) < 0.6 * len(every)
+    counts = Counter(atoms.info["sid"] for atoms in moving)
+    assert min(counts.values()) >= oc20.FEWEST
+    split = oc20.split_systems(moving, seed=0)
+    assert {atoms.info["sid"] for atoms in split.known} == {atoms.info["sid"] for atoms in split.train}
+
+
+def test_tables_of_oc20_with_larger_forces_stand_beside_the_others(slabs, folder, tmp_path):
+    (tmp_path / "oc20.jsonl").write_text((folder / "oc20.jsonl").read_text())
+    rows = run(oc20.main, tmp_path, "oc20", "--least-force", "0.05", "--snapshots", "5")
+    title = f"{oc20.KNOWN_SYSTEMS}, forces from 0.05 eV/Å, 1 epochs"
+    assert {row["table"] for row in rows if row["case"] == "SchNet"} == {
+        *oc20.PARTS,
+        *(f"{part}, forces from 0.05 eV/Å, 1 epochs" for part in oc20.PARTS),
+    }
+    measured = [row for row in slabs if "seed" in row]
+    assert [row for row in rows if row.get("table") in oc20.PARTS] == measured
+    zero, net = (value(rows, table=title, case=case, metric="force MAE") for case in (oc20.BASELINE, "SchNet"))
+    assert zero > 0 and net > 0
+    table = "relative improvement over SchNet (%)"
+    assert value(rows, table=table, case="this package", metric=f"force MAE, {title}") is not None
 
 
 @pytest.fixture
