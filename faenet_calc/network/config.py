@@ -59,6 +59,8 @@ class ModelConfig:
     Attributes:
         hidden_channels: Width H of the atom state.
         filters: Width F of filters and messages (``simple`` and ``attention`` use H).
+        edge_channels: Width E of the edge embedding, for messages with a linear map of it and ``atoms.second_layer``;
+            0 for F. Directions and distances are four numbers, so that half of F loses little and is faster.
         interactions: Number L of interaction blocks.
         gaussians: Number G of radial basis functions.
         cutoff: Largest distance of an edge (Å).
@@ -81,6 +83,7 @@ class ModelConfig:
 
     hidden_channels: Width = 128
     filters: Width = 128
+    edge_channels: OptionalWidth = 0
     interactions: Annotated[int, Ge(0)] = 4
     gaussians: Annotated[int, Ge(2)] = 32
     cutoff: Annotated[float, Ge(1.0)] = 5.0  # no two atoms are bound at less than 0.7 Å
@@ -97,3 +100,11 @@ class ModelConfig:
     energy_weighting: EnergyWeighting = "none"
     atoms: AtomEmbeddingConfig = field(default_factory=AtomEmbeddingConfig)
     decoder: DecoderConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.edge_channels and (self.message in ("simple", "attention") or not self.atoms.second_layer):
+            raise ValueError(
+                f"edge_channels = {self.edge_channels} with message = {self.message!r} and atoms.second_layer = "
+                f"{self.atoms.second_layer}, expected 0: the edge embedding has a width of its own only if it has a "
+                "second layer and messages multiply it by a matrix"
+            )

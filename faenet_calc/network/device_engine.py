@@ -30,7 +30,7 @@ from faenet_calc.network.engine_output import EngineOutput
 from faenet_calc.network.faenet import FAENet
 from faenet_calc.network.kernels.device import ops
 from faenet_calc.network.kernels.device_plain import silu_backward
-from faenet_calc.network.layers import EdgeNodeLinear, FeedForward, Interaction
+from faenet_calc.network.layers import EdgeNodeLinear, FeedForward, Interaction, edge_width
 
 DEVICE_BYTES = 4 << 30
 """Memory (bytes) of the frames that are evaluated together, if the caller gives no budget."""
@@ -144,7 +144,7 @@ class DeviceEngine:
         self._edge_own, self._edge_shared = edge.lin_e2.weight[:, :own], edge.lin_e2.weight[:, own:]
         self._edge_bias = edge.lin_e2.bias
         filters = [cast(EdgeNodeLinear, block.lin_geom) for block in blocks]
-        self._filters = torch.cat([linear.weight[:, : config.filters] for linear in filters])
+        self._filters = torch.cat([linear.weight[:, : edge_width(config)] for linear in filters])
         fed = [cast(FeedForward, block) for block in model.feed_forward_blocks]
         self._layers = [_layer(block, fed[number] if fed else None) for number, block in enumerate(blocks)]
         self._first_read = config.interactions if config.jumping == "none" else 0

@@ -164,7 +164,7 @@ class EdgeEmbedding(nn.Module):
     The paper's ablations change the directional part (r, or spherical harmonics of it) or leave out the radial one.
     """
 
-    def __init__(self, config: ModelConfig, filters: int, act: Act) -> None:
+    def __init__(self, config: ModelConfig, filters: int, channels: int, act: Act) -> None:
         super().__init__()
         self.act = act
         self.features = config.edge_features
@@ -173,7 +173,7 @@ class EdgeEmbedding(nn.Module):
         width = filters // 2 if has_radial else filters
         self.lin_e1 = nn.Linear(directional, width)
         self.lin_e12 = nn.Linear(config.gaussians, filters - width) if has_radial else None
-        self.lin_e2 = nn.Linear(filters, filters) if config.atoms.second_layer else None
+        self.lin_e2 = nn.Linear(filters, channels) if config.atoms.second_layer else None
 
     def forward(self, vectors: Tensor, distances: Tensor, basis: Tensor, row: Tensor | None) -> EdgeStates:
         """States of edge copies.

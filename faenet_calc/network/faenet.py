@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from faenet_calc.frames.frames import FramedGraph
 from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.embeddings import AtomEmbedding, EdgeEmbedding, GaussianBasis, envelope
-from faenet_calc.network.layers import AtomOutput, FeedForward, ForceDecoder, Interaction, edge_width
+from faenet_calc.network.layers import AtomOutput, FeedForward, ForceDecoder, Interaction, edge_width, message_width
 from faenet_calc.network.messages import activation
 
 
@@ -63,7 +63,7 @@ class FAENet(nn.Module):
         hidden = config.hidden_channels
         self.distance_expansion = GaussianBasis(config.cutoff, config.gaussians)
         self.atom_embedding = AtomEmbedding(config.atoms, hidden, act)
-        self.edge_embedding = EdgeEmbedding(config, edge_width(config), act)
+        self.edge_embedding = EdgeEmbedding(config, message_width(config), edge_width(config), act)
         self.interaction_blocks = nn.ModuleList(Interaction(config, act) for _ in range(config.interactions))
         n_feed_forward = config.interactions if config.feed_forward else 0
         self.feed_forward_blocks = nn.ModuleList(

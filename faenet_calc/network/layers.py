@@ -82,22 +82,22 @@ class Interaction(nn.Module):
     def __init__(self, config: ModelConfig, act: Act) -> None:
         super().__init__()
         self.kind, self.act = config.message, act
-        hidden, filters = config.hidden_channels, edge_width(config)
+        hidden, filters, edge = config.hidden_channels, message_width(config), edge_width(config)
         updown = "updown" in self.kind
         self.scale = 1.0 / math.sqrt(config.mean_neighbors)
         self.graph_norm = GraphNorm(filters if updown else hidden) if config.graph_norm else None
         self.lin_geom: nn.Linear | None = None
         if self.kind == "base":
-            self.lin_geom = EdgeNodeLinear(filters, hidden, hidden, split=config.split_filter)
+            self.lin_geom = EdgeNodeLinear(edge, hidden, hidden, split=config.split_filter)
         elif self.kind == "updownscale_base":
-            self.lin_geom = EdgeNodeLinear(filters, hidden, filters, split=config.split_filter)
+            self.lin_geom = EdgeNodeLinear(edge, hidden, filters, split=config.split_filter)
         elif self.kind in ("updownscale", "updown_local_env"):
-            self.lin_geom = nn.Linear(filters, filters)
+            self.lin_geom = nn.Linear(edge, filters)
         elif self.kind == "edge_filter":
-            self.lin_geom = nn.Linear(filters, hidden)
+            self.lin_geom = nn.Linear(edge, hidden)
         if updown:
             self.lin_down = nn.Linear(hidden, filters)
-            self.lin_up = nn.Linear(2 * filters if self.kind == "updown_local_env" else filters, hidden)
+            self.lin_up = nn.Linear(filters + edge if self.kind == "updown_local_env" else filters, hidden)
         else:
             self.lin_h = nn.Linear(hidden, hidden)
         self.other_mlp = nn.Linear(hidden, hidden) if config.extra_layer else None
@@ -165,9 +165,14 @@ class FeedForward(nn.Module):
         return cast(Tensor, self.lin_out(self.act(self.lin_in(h))))
 
 
-def edge_width(config: ModelConfig) -> int:
-    """Width of the edge embedding: H where edges multiply atom states directly, F elsewhere."""
+def message_width(config: ModelConfig) -> int:
+    """Width of the messages: H where edges multiply atom states directly, F elsewhere."""
     return config.hidden_channels if config.message in ("simple", "attention") else config.filters
+
+
+def edge_width(config: ModelConfig) -> int:
+    """Width of the edge embedding: its own or that of the messages."""
+    return config.edge_channels or message_width(config)
 
 
 class AtomOutput(nn.Module):

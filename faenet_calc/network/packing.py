@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from faenet_calc.network.faenet import FAENet
-from faenet_calc.network.layers import EdgeNodeLinear, FeedForward, Interaction
+from faenet_calc.network.layers import EdgeNodeLinear, FeedForward, Interaction, edge_width
 
 MESSAGES = ("edge_filter", "base", "updownscale", "updownscale_base")
 """Kinds of messages of the form Σ_j x_j ⊙ σ(W [e, h_j, h_i])."""
@@ -129,7 +129,7 @@ def _arrays(model: FAENet, panel: int) -> tuple[dict[str, int], dict[str, Tensor
     embedding, head, blocks = model.edge_embedding, model.output_block, _blocks(model)
     own, used = embedding.lin_e1.out_features, DirectionalBasis.of(model)
     directional, feed_forward = wide(len(used.features)), wide(config.feed_forward)
-    edge = wide(config.filters) if config.atoms.second_layer else directional
+    edge = wide(edge_width(config)) if config.atoms.second_layer else directional
     parts = [_filter_parts(block, config.hidden_channels) for block in blocks]
     of_edges = [for_edge if config.atoms.second_layer else used.weights(for_edge[:, :own]) for for_edge, *_ in parts]
     node_weights, node_biases = [], []

@@ -235,6 +235,8 @@ class FinetuneConfig:
         checkpoint: Path or name of the model; None starts from random weights.
         feed_forward: Add per-atom feed-forward layers of this width (see ``model.feed_forward``), or widen existing
             ones; the energy does not change until they are trained. None keeps the architecture.
+        edge_channels: Replace the edge embedding by a narrower one (see ``model.edge_channels``) that is fitted to give
+            nearly the same filters, for a faster network. None keeps the width.
         freeze: Names of modules of the network that are not trained, e.g. "atom_embedding", "edge_embedding",
             "interaction_blocks.0".
         replay: Files of earlier training data, of the same level of theory, to mix into the training set.
@@ -245,6 +247,7 @@ class FinetuneConfig:
 
     checkpoint: str | None = None
     feed_forward: Count | None = None
+    edge_channels: Count | None = None
     freeze: tuple[str, ...] = ()
     replay: tuple[str, ...] = ()
     replay_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.2

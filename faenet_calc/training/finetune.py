@@ -19,6 +19,7 @@ from faenet_calc.potential.potential import Potential
 from faenet_calc.training.alignment import aligned
 from faenet_calc.training.batches import Indices, Replay
 from faenet_calc.training.config import FramesSection, ModelSection, TrainConfig
+from faenet_calc.training.narrowing import with_edge_channels
 
 UNKNOWN = EnergyConfig().reference
 _LARGEST_CHANGE = 1.0  # eV per atom: a larger change of element references means another zero of energy
@@ -33,6 +34,8 @@ def adopt_potential(config: TrainConfig) -> tuple[TrainConfig, Potential]:
     potential = load_potential(config.finetune.checkpoint, device="cpu", dtype=config.run.dtype)
     if config.finetune.feed_forward is not None:
         potential = with_feed_forward(potential, config.finetune.feed_forward, seed=config.run.seed)
+    if config.finetune.edge_channels is not None:
+        potential = with_edge_channels(potential, config.finetune.edge_channels, seed=config.run.seed)[0]
     own: PotentialConfig = potential.config
     model = ModelSection(
         **{f.name: getattr(own.model, f.name) for f in dataclasses.fields(own.model)},
