@@ -3,6 +3,9 @@
     python benchmarks/properties.py compare MODEL
     PYTHONPATH=scripts python benchmarks/properties.py reference -o properties.jsonl
 
+Metals of catalysis-v1: `--recipe datasets/catalysis-v1/recipes/crystals.yaml`, and for `compare` besides
+`--reference benchmarks/data/catalysis-properties.jsonl`.
+
 `compare` needs only the model (float64, for finite differences) and uses the properties whose elements the model was
 trained on. The reference values are stored in benchmarks/data/metals-properties.jsonl (`--reference` selects another
 file). `reference` computes such a file with the labelling calculator of the recipe
@@ -13,10 +16,10 @@ bulk     Metals of the recipe: the cell is relaxed and scaled by ±2 % in seven 
          modulus (GPa) from a Birch–Murnaghan fit. For hcp, c/a is kept at its relaxed value.
 elastic  Elastic constants (GPa) of the same metals from the stress under strains of ±0.5 % of the relaxed cell, atoms
          at fixed fractional coordinates; C13 and C33 for hcp only.
-vacancy  Formation energy (eV) of a vacancy in a 2 × 2 × 2 conventional cell (fcc) or a 3 × 3 × 2 cell (hcp), relaxed at
-         the lattice constants of each calculator.
-clean    Surface energies (J/m²) of (111), (100) and (110) (fcc) or (0001) (hcp), slabs of seven layers, relaxed at the
-         lattice constants of each calculator.
+vacancy  Formation energy (eV) of a vacancy in a 2 × 2 × 2 (fcc) or 3 × 3 × 3 (bcc) conventional cell or in a 3 × 3 × 2
+         cell (hcp), relaxed at the lattice constants of each calculator.
+clean    Surface energies (J/m²) of (111), (100) and (110) (fcc), (110) and (100) (bcc) or (0001) (hcp), slabs of seven
+         layers, relaxed at the lattice constants of each calculator.
 gas      Frequencies (cm⁻¹) of molecules, without translations and rotations.
 surface  Frequencies of H, O (fcc hollow) and CO (on top) on Cu(111) and Pt(111), 2 × 2 × 3 slabs with the lowest layer
          fixed; slab atoms are kept at rest, so that an adsorbate of n atoms has 3n modes.
@@ -34,7 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 from ase import Atoms, units
-from ase.build import fcc100, fcc110, fcc111, hcp0001
+from ase.build import bcc100, bcc110, bulk, fcc100, fcc110, fcc111, hcp0001
 from ase.calculators.calculator import Calculator
 from ase.constraints import FixAtoms
 from ase.eos import EquationOfState
@@ -57,6 +60,7 @@ JOULE_PER_M2 = units.kJ / 1000 / units.m**2
 ELASTIC = {"C11": (0, 0), "C12": (0, 1), "C44": (3, 3)}  # places in Voigt notation
 ELASTIC_HCP = {**ELASTIC, "C13": (0, 2), "C33": (2, 2)}
 FACETS = {"(111)": fcc111, "(100)": fcc100, "(110)": fcc110}
+FACETS_BCC = {"(110)": bcc110, "(100)": bcc100}
 UNITS = {"elastic": "GPa", "vacancy": "eV", "clean": "J_per_m2"}
 MOLECULES = ("H2", "N2", "CO", "NO", "OH", "CO2", "H2O", "HCN", "NH3", "CH4", "CH2O")
 SURFACES = ("Cu", "Pt")
@@ -78,6 +82,8 @@ def structure(recipe: Recipe, kind: str, name: str) -> Atoms:
     """Initial structure of an item."""
     pure = {substrate.name: substrate for substrate in substrates(recipe)[0]}
     if kind in ("bulk", *UNITS):
+        if pure[name].crystal == "bcc":
+            return bulk(name, "bcc", a=pure[name].a, cubic=True)
         return bulk_cell(pure[name], np.random.default_rng(0))
     if kind == "gas":
         return gas_molecule(name)
@@ -138,6 +144,11 @@ def is_cubic(crystal: Atoms) -> bool:
     return bool(np.ptp(crystal.cell.lengths()) < 1e-2 * crystal.cell.lengths()[0])
 
 
+def is_bcc(crystal: Atoms) -> bool:
+    """Whether a cubic crystal is body-centred: two atoms in its conventional cell instead of four."""
+    return is_cubic(crystal) and len(crystal) == 2
+
+
 def elastic_constants(crystal: Atoms, calc: Calculator) -> tuple[Row, bool]:
     """Elastic constants (GPa) of a relaxed crystal in Voigt notation."""
     matrix = np.zeros((6, 6))
@@ -155,7 +166,7 @@ def elastic_constants(crystal: Atoms, calc: Calculator) -> tuple[Row, bool]:
 
 def vacancy(crystal: Atoms, calc: Calculator) -> tuple[Row, bool]:
     """Formation energy (eV) of a vacancy."""
-    full = crystal.repeat((2, 2, 2) if is_cubic(crystal) else (3, 3, 2))
+    full = crystal.repeat((3, 3, 2) if not is_cubic(crystal) else (3, 3, 3) if is_bcc(crystal) else (2, 2, 2))
     without = full[1:]
     relaxed = relax(without, calc, fmax=FMAX, steps=200)
     energy = relaxed.energy - len(without) / len(full) * calc.get_property("energy", full)
@@ -166,7 +177,8 @@ def surface_energies(crystal: Atoms, calc: Calculator) -> tuple[Row, bool]:
     """Surface energies (J/m²) by facet."""
     symbol, lengths, size = crystal.get_chemical_symbols()[0], crystal.cell.lengths(), (1, 1, LAYERS)
     if is_cubic(crystal):
-        slabs = {name: build(symbol, size, a=lengths[0], vacuum=VACUUM_A) for name, build in FACETS.items()}
+        facets = FACETS_BCC if is_bcc(crystal) else FACETS
+        slabs = {name: build(symbol, size, a=lengths[0], vacuum=VACUUM_A) for name, build in facets.items()}
     else:
         slabs = {"(0001)": hcp0001(symbol, size, a=lengths[0], c=lengths[2], vacuum=VACUUM_A)}
     per_atom = calc.get_property("energy", crystal) / len(crystal)
