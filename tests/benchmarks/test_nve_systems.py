@@ -15,19 +15,23 @@ def test_systems_are_small_and_their_time_steps_follow_the_lightest_atom():
     steps = {}
     for name, system in benchmark.SYSTEMS.items():
         atoms = system.build()
-        assert 12 <= len(atoms) <= 32
-        assert 300 <= system.temperature_K <= 500
+        assert 12 <= len(atoms) <= 54
+        assert 300 <= system.temperature_K <= 1000
         steps[name] = benchmark.timestep_fs(atoms)
-        if not atoms.pbc.all():
+        if atoms.pbc.sum() == 2:
             assert len(atoms.constraints[0].get_indices()) == 4
             assert (atoms.get_tags() == 2).any()
-    assert len(steps) == 5
     assert steps == {
         "CO on Cu(111)": 2.0,
         "OH on Pt(111)": 1.0,
         "O on Ru(0001)": 2.0,
         "Au bulk": 4.0,
         "NO on CuPd(100)": 2.0,
+        "three CO on Rh(111)": 2.0,
+        "three H2O on Pt(111)": 1.0,
+        "Pt19 particle": 4.0,
+        "CO on CuZn(111)": 2.0,
+        "W bulk": 4.0,
     }
 
 
