@@ -20,7 +20,9 @@ THREADS = ["-fopenmp"] if sys.platform == "linux" else []
 library = Extension(
     "faenet_calc.network.native._library",
     sources=[str(SOURCES / f"{name}.c") for name in ("avx512", "avx2", "portable", "dispatch")],
-    depends=[str(SOURCES / name) for name in ("fused.c", "fused.h", "examine.c", "examine.h", "messages.c")],
+    depends=[
+        str(SOURCES / name) for name in ("fused.c", "fused.h", "examine.c", "examine.h", "components.c", "messages.c")
+    ],
     define_macros=[("SOURCES_CHECKSUM", f"{CHECKSUM}u")],
     extra_compile_args=["-O3", "-std=gnu11", "-g0", *THREADS],
     extra_link_args=[*THREADS, "-lm"],

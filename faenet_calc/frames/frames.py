@@ -28,10 +28,11 @@ class Frames:
 
     Attributes:
         rotation: [n_frames, 3, 3], axes as columns.
-        graph: [n_frames] int64, the structure of each frame, ascending.
-        weight: [n_frames], sums to one over the frames of a structure.
+        graph: [n_frames] int64, the structure of each frame, ascending for frames of whole structures.
+        weight: [n_frames], sums to one over the frames of a structure; negative for parts that are subtracted.
         lattice: Whether all frames belong to lattices: rotations U and -U then have opposite derivatives.
         per_graph: Number of frames of every structure; None if structures have different numbers of frames.
+        parts: In which part of a structure each frame is used; None if every frame is one of a whole structure.
     """
 
     rotation: Tensor
@@ -39,6 +40,7 @@ class Frames:
     weight: Tensor
     lattice: bool = False
     per_graph: int | None = None
+    parts: "Parts | None" = None
 
     @property
     def n_frames(self) -> int:
@@ -48,6 +50,59 @@ class Frames:
     def detach(self) -> "Frames":
         """The same frames as constants."""
         return dataclasses.replace(self, rotation=self.rotation.detach(), weight=self.weight.detach())
+
+    @property
+    def of_structures(self) -> "Frames":
+        """Those of whole structures."""
+        if self.parts is None:
+            return self
+        whole = slice(0, self.parts.n_whole)
+        return Frames(rotation=self.rotation[whole], graph=self.graph[whole], weight=self.weight[whole])
+
+    def edges_per_frame(self, graph: AtomGraph) -> Tensor:
+        """[n_frames] number of edges of the structure or part of it in each frame."""
+        if self.parts is None:
+            return graph.edges_per_graph[self.graph]
+        return self.parts.graph.edges_per_graph[self.parts.of_frame]
+
+    def framed(self, graph: AtomGraph, some: slice | None = None) -> "FramedGraph":
+        """The structures, or parts of them, copied into their frames.
+
+        Args:
+            graph: The structures.
+            some: Which frames; None for all.
+        """
+        if self.parts is None:
+            if some is None:
+                return copy_into_frames(graph, self.graph, self.per_graph)
+            return copy_into_frames(graph, self.graph[some])
+        of_frame = self.parts.of_frame
+        copies = copy_into_frames(self.parts.graph, of_frame if some is None else of_frame[some])
+        return dataclasses.replace(
+            copies,
+            graph=graph,
+            atom_of_node=self.parts.atom[copies.atom_of_node],
+            edge_of_copy=self.parts.edge[copies.edge_of_copy],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """Structures and fragments of them, for frames in which a structure is seen in part.
+
+    Attributes:
+        graph: One batch: the structures, then their fragments.
+        atom: [n_atoms of the batch] int64, the atom of the structures.
+        edge: [n_edges of the batch] int64, the edge of the structures.
+        of_frame: [n_frames] int64, the member of the batch that is used in each frame, ascending.
+        n_whole: Number of frames of whole structures, which come first.
+    """
+
+    graph: AtomGraph
+    atom: Tensor
+    edge: Tensor
+    of_frame: Tensor
+    n_whole: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -323,15 +378,26 @@ def _described_frames(member: AtomGraph, is_open: tuple[bool, ...], config: Fram
     positions = open_directions.unwrapped(member, is_open)
     if sum(is_open) == 2:
         rotation, weight = pair.wire_frames(positions, member.cell[0, is_open.index(False)])
+        if config.proper:
+            rotation, weight = _right_handed(rotation, weight)
     else:
-        rotation, weight = pair.molecule_frames(positions)
-    if config.proper:
-        right_handed = torch.linalg.det(rotation.detach()) > 0
-        rotation, weight = rotation[right_handed], weight[right_handed] / weight[right_handed].sum()
+        rotation, weight = frames_of_molecule(positions, proper=config.proper)
     if mode == "one":
         best = int(weight.detach().argmax())
         rotation, weight = rotation[best : best + 1], torch.ones_like(weight[:1])
     return Frames(rotation=rotation, graph=weight.new_zeros(len(weight), dtype=torch.long), weight=weight)
+
+
+def frames_of_molecule(positions: Tensor, *, proper: bool) -> tuple[Tensor, Tensor]:
+    """Weighted pair frames of positions [n_atoms, 3] (Å), rotations only if ``proper``; see :mod:`pair`."""
+    rotation, weight = pair.molecule_frames(positions)
+    return _right_handed(rotation, weight) if proper else (rotation, weight)
+
+
+def _right_handed(rotation: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The rotations among frames, with weights that sum to one."""
+    kept = torch.linalg.det(rotation.detach()) > 0
+    return rotation[kept], weight[kept] / weight[kept].sum()
 
 
 def _random_frames(graph: AtomGraph, config: FramesConfig, vacuum: float, generator: torch.Generator) -> Frames:

@@ -117,7 +117,7 @@ def _around_axes(
         weight = _pruned(share[:, None] * _window(distance / (between + SOFTENING**2), TAU)[0])
     axis, partner = torch.nonzero(weight.detach(), as_tuple=True)
     bend = ((reach / radius - STRAIGHT) / (BENT - STRAIGHT)).clamp(0.0, 1.0)
-    mirror = (0.5 - 0.5 * _smooth_step(bend))[axis, 0]
+    mirror = (0.5 - 0.5 * smooth_step(bend))[axis, 0]
     return _flipped(e1[axis], perpendicular[axis, partner], weight[axis, partner], mirror)
 
 
@@ -127,11 +127,11 @@ def _pruned(weight: Tensor) -> Tensor:
     The largest weight is never below the mean, so that something remains; equal weights stay as they are.
     """
     mean = weight.square().sum()
-    kept = weight * _smooth_step(((weight / mean - PRUNED) / (1 - PRUNED)).clamp(0.0, 1.0))
+    kept = weight * smooth_step(((weight / mean - PRUNED) / (1 - PRUNED)).clamp(0.0, 1.0))
     return kept / kept.sum()
 
 
-def _smooth_step(x: Tensor) -> Tensor:
+def smooth_step(x: Tensor) -> Tensor:
     """From 0 at x = 0 to 1 at x = 1 with vanishing first and second derivatives at both ends."""
     return x.pow(3) * (10 - 15 * x + 6 * x.square())
 

@@ -36,8 +36,9 @@ def averages(
         share = (normalization.shift / graph.atoms_per_graph.to(energy.dtype))[graph.graph_of_atom]
         result["energies"] = (fixed + share).index_add(0, framed.atom_of_node, weighted)
     if "energy_frame_std" in wanted:
-        deviation = (energy_of_copy - averaged[frames.graph]).square()
-        result["energy_frame_std"] = _average(frames, deviation, graph.n_graphs).sqrt()
+        own, of_whole = frames.of_structures, energy_of_copy[: frames.of_structures.n_frames]
+        deviation = (of_whole - _average(own, of_whole, graph.n_graphs)[own.graph]).square()
+        result["energy_frame_std"] = _average(own, deviation, graph.n_graphs).sqrt()
     if request.direct:
         assert output.node_force is not None
         framed, rotation = geometry.framed, frames.rotation.index_select(0, geometry.framed.frame_of_node)
@@ -62,9 +63,10 @@ def _average(frames: Frames, per_frame: Tensor, n_graphs: int) -> Tensor:
 
 
 def spread(geometry: Geometry, node_force: Tensor) -> Tensor:
-    """[n_atoms] weighted root mean square deviation of per-node forces [n_nodes, 3] from their mean."""
-    framed, n_atoms = geometry.framed, geometry.graph.n_atoms
-    weight = geometry.frames.weight.detach()[framed.frame_of_node]
-    mean = node_force.new_zeros(n_atoms, 3).index_add(0, framed.atom_of_node, node_force * weight[:, None])
+    """[n_atoms] root mean square deviation of per-node forces [n_nodes, 3] from their mean, over whole structures."""
+    graph, frames = geometry.graph, geometry.frames.of_structures
+    framed = geometry.framed if geometry.frames.parts is None else frames.framed(graph)
+    node_force, weight = node_force[: framed.n_nodes], frames.weight.detach()[framed.frame_of_node]
+    mean = node_force.new_zeros(graph.n_atoms, 3).index_add(0, framed.atom_of_node, node_force * weight[:, None])
     deviation = (node_force - mean[framed.atom_of_node]).square().sum(dim=1) * weight
-    return deviation.new_zeros(n_atoms).index_add(0, framed.atom_of_node, deviation).sqrt()
+    return deviation.new_zeros(graph.n_atoms).index_add(0, framed.atom_of_node, deviation).sqrt()

@@ -9,11 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from faenet_calc.frames.frames import FramedGraph, Frames, build_frames, copy_into_frames
+from faenet_calc.frames.frames import FramedGraph, Frames
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import Request
 from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.potential.edge_lengths import EdgeLengths
+from faenet_calc.potential.fragments import frames_with_fragments
 from faenet_calc.potential.repulsion import CloseContacts, close_contacts
 
 
@@ -26,7 +27,7 @@ class Geometry:
         positions: [n_atoms, 3] (Å), before the strain.
         strain: [n_graphs, 3, 3] zeros, or None without stress.
         vectors: [n_edges, 3] (Å).
-        frames: The frames of every structure.
+        frames: The frames of every structure and of its fragments.
         separate_copies: Whether the edges of different frames are kept apart.
         contacts: Edges where the repulsion acts; None if there are none.
         lengths: Of the edges.
@@ -44,7 +45,7 @@ class Geometry:
     @cached_property
     def framed(self) -> FramedGraph:
         """The structures copied into their frames."""
-        return copy_into_frames(self.graph, self.frames.graph, self.frames.per_graph)
+        return self.frames.framed(self.graph)
 
     @cached_property
     def repulsion(self) -> Tensor | None:
@@ -81,12 +82,12 @@ def build_geometry(
             positions=torch.einsum("ni,nij->nj", graph.positions, deformation[graph.graph_of_atom]),
             cell=graph.cell @ deformation,
         )
-    frames = request.frames
-    if not isinstance(frames, Frames):
-        frames = build_frames(graph, config.frames, frames, vacuum=config.model.cutoff, generator=generator)
     with torch.set_grad_enabled(differentiable_vectors):
         vectors = graph.edge_vectors()
     lengths = EdgeLengths.of(graph, vectors)
+    frames = request.frames
+    if not isinstance(frames, Frames):
+        frames = frames_with_fragments(config, graph, frames, squared=lengths.squared, generator=generator)
     return Geometry(
         graph=graph,
         positions=positions,

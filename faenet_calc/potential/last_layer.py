@@ -47,7 +47,7 @@ def _examiner(
     uncertainty: LastLayerUncertainty | None, config: PotentialConfig, geometry: Geometry, request: Request
 ) -> Examiner | None:
     """Compiled code for what the guard asks of one structure; None if more is wanted, or if there is none."""
-    if uncertainty is None or config.domain is None or not request.examined or geometry.graph.n_graphs > 1:
+    if uncertainty is None or config.domain is None or not request.examined or not _is_whole(geometry):
         return None
     return examiner_for(uncertainty, config.domain)
 
@@ -104,8 +104,13 @@ def _atom_features(geometry: Geometry, output: NetworkOutput) -> Tensor:
     """[n_atoms, D] last-layer features of every atom, averaged over frames."""
     assert output.features is not None
     weight = geometry.frames.weight.to(output.features.dtype)
-    if geometry.graph.n_graphs == 1:
+    if _is_whole(geometry):
         return (weight @ output.features.view(len(weight), -1)).view(geometry.graph.n_atoms, -1)
     weighted = output.features * weight[geometry.framed.frame_of_node][:, None]
     empty = weighted.new_zeros(geometry.graph.n_atoms, weighted.shape[1])
     return empty.index_add(0, geometry.framed.atom_of_node, weighted)
+
+
+def _is_whole(geometry: Geometry) -> bool:
+    """Whether every frame is one of the same structure."""
+    return geometry.graph.n_graphs == 1 and geometry.frames.parts is None

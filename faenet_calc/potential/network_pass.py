@@ -6,12 +6,13 @@ limited size (:func:`run_in_parts`), so that memory does not grow with the numbe
 with respect to edge vectors and rotations at once and released.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from faenet_calc.frames.frames import FramedGraph, copy_into_frames, into_frame
+from faenet_calc.frames.frames import FramedGraph, into_frame
 from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.device_engine import DeviceEngine
 from faenet_calc.network.engine import Engine
@@ -131,20 +132,29 @@ def run_engine(
     if geometry.contacts is not None:
         vectors.requires_grad_(request.gradient)
         weights = geometry.contacts.message_weights(vectors, graph)
+    copied = vectors.detach(), None if weights is None else weights.detach()
+    parts = frames.parts
+    if parts is not None:
+        graph, frames = parts.graph, dataclasses.replace(frames, graph=parts.of_frame, parts=None)
+        copied = copied[0][parts.edge], None if copied[1] is None else copied[1][parts.edge]
     found = engine.evaluate(
         graph,
         frames,
-        vectors.detach(),
+        copied[0],
         frames.weight * config.normalization.scale,
-        factor=None if weights is None else weights.detach(),
+        factor=copied[1],
         share_inverse=on_lattice and not request.gradient_spread,
         outputs=[name for name, wanted in outputs.items() if wanted],
         memory_bytes=memory_bytes,
     )
     force = model.decoder(found.hidden) if request.direct and model.decoder is not None else None
-    grad_vectors = found.grad_vectors
+    grad_vectors, grad_factor = found.grad_vectors, found.grad_factor
+    if grad_vectors is not None and parts is not None:
+        grad_vectors = torch.zeros_like(vectors).index_add_(0, parts.edge, grad_vectors)
+        if grad_factor is not None:
+            grad_factor = grad_factor.new_zeros(len(vectors)).index_add_(0, parts.edge, grad_factor)
     if grad_vectors is not None and weights is not None:
-        grad_vectors = grad_vectors + torch.autograd.grad(weights, vectors, found.grad_factor)[0]
+        grad_vectors = grad_vectors + torch.autograd.grad(weights, vectors, grad_factor)[0]
     return NetworkPass(
         output=NetworkOutput(
             energy=found.energy,
@@ -172,9 +182,9 @@ def run_in_parts(
     if frames.per_graph is not None and frames.per_graph * graph.n_edges <= at_most:
         parts = [slice(0, frames.n_frames)]
     else:
-        parts = frame_parts(graph.edges_per_graph[frames.graph], at_most)
+        parts = frame_parts(frames.edges_per_frame(graph), at_most)
     for part in parts:
-        framed = geometry.framed if len(parts) == 1 else copy_into_frames(graph, frames.graph[part])
+        framed = geometry.framed if len(parts) == 1 else frames.framed(graph, part)
         part_vectors = vectors.detach().requires_grad_(differentiate)
         part_rotation = rotation[part].detach().requires_grad_(differentiate)
         output, copies = run_network(model, geometry, framed, part_vectors, part_rotation, features=request.features)

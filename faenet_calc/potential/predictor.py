@@ -8,11 +8,11 @@ from typing import Literal
 import torch
 
 from faenet_calc.errors import InputError
-from faenet_calc.frames.frames import build_frames
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.network.engine import Engine, engine_for
 from faenet_calc.potential.capabilities import PROPERTIES, ForcesChoice, FramesChoice, Request
 from faenet_calc.potential.committee import Committee
+from faenet_calc.potential.fragments import frames_with_fragments
 from faenet_calc.potential.modes import differentiable, prediction_mode
 from faenet_calc.potential.net_force import balanced_forces
 from faenet_calc.potential.network_pass import DEFAULT_BYTES, ENGINE_BYTES, bytes_per_edge_copy
@@ -207,15 +207,16 @@ class Predictor:
     def memory_of(self, graphs: tuple[AtomGraph, ...], properties: Collection[str]) -> int:
         """Estimate the memory (bytes) that predicting a structure takes in all frames, for the first potential."""
         graph, member, mode = graphs[0], self.committee.members[0], self.modes[0]
-        n_frames = 1
+        n_copies = graph.n_edges + graph.n_atoms
         if mode not in ("one", "stochastic"):
             with torch.no_grad():
-                n_frames = build_frames(graph, member.config.frames, mode, vacuum=member.cutoff).n_frames
+                frames = frames_with_fragments(member.config, graph, mode)
+            n_copies = int(frames.edges_per_frame(graph).sum()) + graph.n_atoms * frames.n_frames
         compiled = (
             isinstance(engine_for(member.model), Engine) and "forces_uncertainty" not in properties
         )  # which needs autograd
         per_copy = ENGINE_BYTES if compiled else bytes_per_edge_copy(member.config.model, member.dtype, gradient=True)
-        return (graph.n_edges + graph.n_atoms) * n_frames * per_copy
+        return n_copies * per_copy
 
 
 def _out_of_memory(error: Exception) -> bool:

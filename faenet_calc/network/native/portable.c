@@ -1,9 +1,10 @@
-/* fused.c, examine.c and messages.c for portable. */
+/* fused.c, examine.c, components.c and messages.c for portable. */
 #define NAME(name) name##_portable
 #define LANES 4
 #define ROWS 6
 #include "fused.c"
 #include "examine.c"
+#include "components.c"
 #define REAL float
 #include "messages.c"
 #undef REAL
