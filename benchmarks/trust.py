@@ -10,11 +10,14 @@ rows can be measured again with the code of that commit:
     PYTHONPATH=../before python benchmarks/trust.py metals-m --no-tests --json before.jsonl
 
 one structure       differences between descriptions of the same structure; cubic crystals that become tetragonal;
-                    molecules in a box or above a slab against free ones; split of degenerate phonons of Cu at X.
+                    molecules in a box, above a slab or beside other molecules against free ones; split of degenerate
+                    phonons of Cu at X.
 repulsion           final height of atoms that start 1.0 Å above Cu; fused atoms after relaxing slabs rattled by 0.5 Å;
                     dimers whose lowest energy is at an impossible distance; a copper atom in a cell of 1 Å.
-refusal             what happens to structures far from the training data: "refused" with an error, "marked" as outside
-                    the domain, or "silent" with the energy that was returned.
+refusal             what happens to a metal that the model was not trained on (Zn, or Mg) and to structures far from
+                    the training data of most models: "refused" with an error, "marked" as outside the domain, or
+                    "silent" with the energy that was returned. A model that knows crowded surfaces may be silent about
+                    them if its energy per molecule is that of the reference.
 speed               time of a force call of free clusters.
 provenance, defects, security    one regression test, or a few, per promise; "before" is what was observed.
 
@@ -23,6 +26,7 @@ Further rows have commands of their own: calibration.py (coverage, rank correlat
 """
 
 import argparse
+import functools
 import itertools
 import json
 import re
@@ -51,6 +55,9 @@ from faenet_calc import FAENetCalculator, relax
 BEFORE = Path(__file__).parent / "results" / "trust-before.jsonl"
 FUSED = 0.6  # of the sum of covalent radii: closer than any chemical bond
 UP = np.array([0.0, 0.0, 1.0])
+CROWDED = {"nine H2O on Pt(111)": ("H2O", 9, 0.47), "four CO on 2×2 Pt(111)": ("CO", 4, -1.22)}
+"""Molecules on a surface, their number, and the energy (eV) that each of them brings (nequix-oam-1)."""
+TOLERANCE = 0.3  # (eV) per molecule, of a model that is silent about them
 DIMERS = ("H", "C", "N", "O", "Cu", "Pd", "Pt", "Au")
 
 
@@ -144,6 +151,18 @@ def above_a_slab(calc: FAENetCalculator, name: str) -> float:
     return max(differences, key=abs)
 
 
+def side_by_side(calc: FAENetCalculator) -> float:
+    """(meV) energy of three molecules out of reach of each other in one box minus those of the free ones."""
+    together, alone = Atoms(cell=[16.0, 18.0, 20.0], pbc=True), 0.0
+    for name, place in (("C6H6", (0, 0, 0)), ("CO2", (8, 2, 9)), ("C2H4", (3, 10, 8))):
+        free = molecule(name)
+        alone += energy(calc, free)
+        free.rotate(30, (1, 2, 3))
+        free.positions += np.array(place)
+        together += free
+    return 1e3 * (energy(calc, together) - alone)
+
+
 def split_at_x(calc: FAENetCalculator) -> float:
     """(THz) difference of the two transverse phonon frequencies of fcc Cu at X."""
     with tempfile.TemporaryDirectory() as folder:
@@ -209,18 +228,24 @@ def fused_dimers(calc: FAENetCalculator) -> float:
     return count
 
 
-def fate(calc: FAENetCalculator, atoms: Atoms) -> str:
-    """What happens to a structure that the model cannot know."""
+def fate(calc: FAENetCalculator, atoms: Atoms, name: str = "") -> str:
+    """What happens to a structure that the model may not know; of those in ``CROWDED`` with the energy per molecule."""
     try:
         (result,) = calc.predict([atoms], properties=("energy", "forces"))
     except Exception as error:
         return f"refused: {type(error).__name__}"
     value = f"{result['energy'] / len(atoms):.4g} eV/atom"
+    if name in CROWDED:
+        adsorbate, count, _ = CROWDED[name]
+        gained = (
+            result["energy"] - energy(calc, atoms[atoms.symbols == "Pt"]) - count * energy(calc, molecule(adsorbate))
+        )
+        value = f"{gained / count:.4g} eV per molecule"
     return f"marked outside, {value}" if result.get("domain") == "outside" else f"silent, {value}"
 
 
-def foreign_structures() -> dict[str, Atoms]:
-    """Structures far from the training data."""
+def foreign_structures(unknown: str = "Zn") -> dict[str, Atoms]:
+    """Structures far from the training data of most models, one of them of an unknown metal."""
     four = fcc111("Pt", (2, 2, 3), vacuum=8.0)
     top = four.positions[four.positions[:, 2] > four.positions[:, 2].max() - 0.1]
     for site in top:
@@ -237,7 +262,7 @@ def foreign_structures() -> dict[str, Atoms]:
     rutile = {"spacegroup": 136, "cellpar": [4.49, 4.49, 3.11, 90, 90, 90]}
     cuprite = {"spacegroup": 224, "cellpar": [4.27, 4.27, 4.27, 90, 90, 90]}
     return {
-        "Zn12": bulk("Zn").repeat((2, 3, 1)),
+        f"{unknown}12": bulk(unknown).repeat((2, 3, 1)),
         "NiO": bulk("NiO", "rocksalt", a=4.18, cubic=True),
         "RuO2": crystal(["Ru", "O"], [(0, 0, 0), (0.3056, 0.3056, 0)], **rutile),
         "graphene": sheet,
@@ -250,6 +275,11 @@ def foreign_structures() -> dict[str, Atoms]:
 def not_silent(text: str) -> bool:
     """Whether a structure was refused or marked."""
     return not text.startswith("silent")
+
+
+def not_silent_or_right(text: str, reference: float) -> bool:
+    """Whether a structure was refused or marked, or has the energy per molecule of the reference (eV)."""
+    return not_silent(text) or abs(float(text.split()[1]) - reference) <= TOLERANCE
 
 
 def questions(calc: FAENetCalculator, n_rattled: int) -> Iterator[Question]:
@@ -301,6 +331,7 @@ def questions(calc: FAENetCalculator, n_rattled: int) -> Iterator[Question]:
         )
     for name in ("CO2", "O2"):
         yield Question(one, f"{name} in a box", "meV", lambda name=name: in_a_box(calc, name), "≤ 2", below(2.0))
+    yield Question(one, "three molecules in one box", "meV", lambda: side_by_side(calc), "≤ 0.1", below(0.1))
     yield Question(one, "Cu phonons, split at X", "THz", lambda: split_at_x(calc), "≤ 0.01", below(0.01))
     repulsion = "repulsion"
     for adsorbate in ("O", "N", "C", "CO"):
@@ -334,8 +365,14 @@ def questions(calc: FAENetCalculator, n_rattled: int) -> Iterator[Question]:
             f"≤ {limit:g}",
             below(limit),
         )
-    for name, atoms in foreign_structures().items():
-        yield Question("refusal", name, "", lambda atoms=atoms: fate(calc, atoms), "refused or marked", not_silent)
+    unknown = next(metal for metal in ("Zn", "Mg", "Zr") if metal not in calc.trained_elements)
+    for name, atoms in foreign_structures(unknown).items():
+        target, met = "refused or marked", not_silent
+        if name in CROWDED:
+            reference = CROWDED[name][2]
+            target = f"{target}, or {reference} ± {TOLERANCE} eV per molecule"
+            met = functools.partial(not_silent_or_right, reference=reference)
+        yield Question("refusal", name, "", lambda atoms=atoms, name=name: fate(calc, atoms, name), target, met)
 
 
 # Promises that tests show: topic, promise, what was observed before, and the tests.

@@ -29,7 +29,8 @@ the three directions of a cubic cell equivalent.
 
 Molecules and wires, free or surrounded by vacuum in a box, have weighted pair frames, which are exact and smooth only
 as a whole: ``pair`` and ``exact`` are the same as ``all`` for them, and ``one`` takes the frame of largest weight,
-whose energy may jump."""
+whose energy may jump. In ``pair``, ``all`` and ``exact``, molecules out of reach of the rest of a structure have pair
+frames of their own (``potential.fragments``)."""
 
 
 _EXACT_UNDER: dict[FrameMode, str] = {

@@ -6,9 +6,10 @@ crystals, one in slabs, two in wires, three in molecules. A molecule in a box th
 molecule, and a slab has the same frames with its vacuum along a, b or c.
 
 Between ``BLEND`` (Å) below the cutoff and the cutoff a direction is partly open: the frames of both descriptions are
-blended with weights that change smoothly, so that the energy does not jump when an atom enters the empty layer. What
-remains is a box with two fragments that are farther apart than the cutoff on both sides: their frames change when the
-other of the two empty layers becomes the thicker one.
+blended with weights that change smoothly, so that the energy does not jump when an atom enters the empty layer. The
+frames of a box with two molecules that are farther apart than the cutoff on both sides change when the other of the two
+empty layers becomes the thicker one; the energy does not, because such molecules have frames of their own
+(``potential.fragments``; not in mode ``one``).
 
 Symbols: L cell with the rows of non-periodic directions set to zero, L⁺ its pseudoinverse, f = x L⁺ fractional
 coordinates along the periodic directions, 1 / |L⁺ e_d| distance (Å) of neighboring lattice planes along direction d.

@@ -38,7 +38,7 @@ class Prediction:
         gradient_forces: [n_atoms, 3] (eV/Å), -dE/dx through the frames.
         direct_forces: [n_atoms, 3] (eV/Å), of the force decoder.
         stress: [n_graphs, 3, 3] (eV/Å³); zero for a structure without a volume.
-        energy_frame_std: [n_graphs] (eV), spread of the energy over frames.
+        energy_frame_std: [n_graphs] (eV), spread of the energy over the frames of the whole structure.
         forces_frame_std: [n_atoms] (eV/Å), root mean square deviation of an atom's force vector over frames.
         energy_uncertainty: [n_graphs] (eV), calibrated standard deviation of the energy.
         energy_uncertainty_95: [n_graphs] (eV), half width of the interval that contains 95 % of the true energies.
