@@ -5,6 +5,7 @@
 #else
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")
 #endif
+#include <immintrin.h>
 #define NAME(name) name##_avx512
 #define LANES 16
 #define ROWS 12

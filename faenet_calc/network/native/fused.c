@@ -30,7 +30,8 @@
 #include "fused.h"
 
 #define PANEL (2 * LANES) /* columns of a product that are kept in registers */
-#define TILE 96           /* edges worked on together, a multiple of ROWS */
+#define TILE 48           /* edges worked on together, a multiple of ROWS */
+#define AHEAD 2           /* edges before whose turn the rows of their neighbors are fetched */
 
 typedef float V __attribute__((vector_size(4 * LANES)));
 typedef float VU __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -40,22 +41,35 @@ typedef int32_t VI __attribute__((vector_size(4 * LANES)));
 #define STORE(p, v) (*(VU *)(p) = (v))
 #define EACH(k, width) for (int64_t k = 0; k < (width); k += LANES)
 
+/* 2^r for |r| ≤ 1/2, with a relative error of 1e-7. */
+static inline V NAME(power_of_two)(V r) {
+    V p = r * 1.32764725e-3f + 9.67554096e-3f;
+    p = p * r + 5.55071309e-2f;
+    p = p * r + 2.40221202e-1f;
+    p = p * r + 6.93146944e-1f;
+    return p * r + 1.0f;
+}
+
 static inline V NAME(sigmoid)(V z) {
-    const V most = 87.0f + (V){0};
-    const VI below = z < most, above = z > -most;
-    const V limited = (V)(((VI)z & below) | ((VI)most & ~below));
-    const V x = -(V)(((VI)limited & above) | ((VI)-most & ~above));
-    const V shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 × 2^23: rounds to an integer */
-    const V n = shifted - 12582912.0f;
-    const V r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    const VI power = ((VI)shifted << 23) + 0x3f800000; /* the low bits of `shifted` are n */
-    return 1.0f / (1.0f + p * (V)power);
+    const V most = 126.0f + (V){0}, x = z * -1.44269504088896341f;
+#if LANES == 16
+    const __m512 limited = _mm512_min_ps((__m512)most, (__m512)x);
+    const __m512 n = _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const V sum = 1.0f + (V)_mm512_scalef_ps((__m512)NAME(power_of_two)((V)limited - (V)n), n);
+    const V inverse = (V)_mm512_rcp14_ps((__m512)sum);
+    return inverse + inverse * (1.0f - sum * inverse);
+#else
+    const VI below = x < most, above = x > -most;
+    const V low = (V)(((VI)x & below) | ((VI)most & ~below)), limited = (V)(((VI)low & above) | ((VI)-most & ~above));
+    const V shifted = limited + 12582912.0f; /* 1.5 × 2^23: rounds to an integer n, which its low bits hold */
+    const VI power = ((VI)shifted << 23) + 0x3f800000;
+    return 1.0f / (1.0f + NAME(power_of_two)(limited - (shifted - 12582912.0f)) * (V)power);
+#endif
+}
+
+/* Asks for floats that are needed soon; their address need not be valid. */
+static inline void NAME(prefetch)(const float *from, int64_t width) {
+    for (int64_t k = 0; k < width; k += 16) __builtin_prefetch(from + k);
 }
 
 static inline float NAME(total)(V v) {
@@ -276,6 +290,11 @@ static void NAME(embed_edges)(NAME(Group) *g, int64_t from, int64_t to) {
     }
 }
 
+/* The neighbor of an edge that is soon worked on. */
+static inline int64_t NAME(neighbor_ahead)(const NAME(Group) *g, int64_t edge) {
+    return g->neighbor[edge + AHEAD < g->edges ? edge + AHEAD : edge];
+}
+
 /* Messages of a layer from the edges around the atoms of a thread. */
 static void NAME(send)(NAME(Group) *g, int64_t layer, int64_t thread, float *sums) {
     const Weights *w = &g->model->w;
@@ -297,6 +316,10 @@ static void NAME(send)(NAME(Group) *g, int64_t layer, int64_t thread, float *sum
             const int64_t i = g->centre[edge] * S, j = g->neighbor[edge] * S;
             const float *a = nodes + i * 3 * F, *b = nodes + j * 3 * F + F, *x = b + F;
             float *message = g->message + i * F;
+            const int64_t soon = NAME(neighbor_ahead)(g, edge) * S;
+            NAME(prefetch)(g->edge_state + (edge + TILE) * E, E);
+            NAME(prefetch)(nodes + soon * 3 * F + F, 2 * F);
+            if (S == 2) NAME(prefetch)(nodes + (soon + 1) * 3 * F, F), NAME(prefetch)(sums + (soon + 1) * F, F);
             EACH(k, F) {
                 const V z = LOAD(y + k) + LOAD(a + k) + LOAD(b + k);
                 STORE(message + k, LOAD(message + k) + weight * LOAD(x + k) * z * NAME(sigmoid)(z));
@@ -338,6 +361,13 @@ static void NAME(send_backward)(NAME(Group) *g, int64_t layer, int64_t first, in
         const float weight = g->weight[edge];
         const int64_t i = g->centre[edge] * S, j = g->neighbor[edge] * S;
         V along = {0};
+        const int64_t soon = NAME(neighbor_ahead)(g, edge) * S;
+        NAME(prefetch)(nodes + soon * 3 * F + F, 2 * F);
+        if (needs_nodes) NAME(prefetch)(sums + soon * 3 * F + F, 2 * F);
+        if (S == 2) {
+            NAME(prefetch)(nodes + (soon + 1) * 3 * F, F), NAME(prefetch)(g->message + (soon + 1) * F, F);
+            if (needs_nodes) NAME(prefetch)(sums + (soon + 1) * 3 * F, F);
+        }
         if (S == 1) {
             EACH(k, F)
                 STORE(y + k, NAME(edge_gradient)(LOAD(y + k), nodes + i * 3 * F + k, nodes + j * 3 * F + F + k,
@@ -391,6 +421,8 @@ static void NAME(embed_edges_backward)(NAME(Group) *g, int64_t from, int64_t to)
         if (w->second_layer) NAME(product)(rows, D, E, grad, E, g->model->edge_t, NULL, tile, D, 0);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t edge = start + r;
+            for (int64_t l = 0; l < w->layers; l++) NAME(prefetch)(g->filter + (l * g->edges + edge + TILE) * F, F);
+            if (w->second_layer) NAME(prefetch)(g->edge_slope + (edge + TILE) * E, E);
             const float x = g->vector[3 * edge], y = g->vector[3 * edge + 1], z = g->vector[3 * edge + 2];
             V gx = {0}, gy = {0}, gz = {0};
             EACH(k, D) {
