@@ -159,6 +159,17 @@ def baselines(training: Sequence[Atoms], held_out: Sequence[Atoms]) -> dict[str,
     return found
 
 
+def data_settings(training: Sequence[Atoms], held_out: Sequence[Atoms], folder: Path) -> list[str]:
+    """Write the sets; settings that name them."""
+    files = {"train": training, "val": held_out}
+    for name, members in files.items():
+        ase.io.write(folder / f"{name}.extxyz", members)
+    return [
+        *(f"data.{name}=[{folder / f'{name}.extxyz'}]" for name in files),
+        f"data.cache_dir={folder / 'cache'}",
+    ]
+
+
 def once(method: Method, settings: Sequence[str], limit: int) -> Measured:
     """Train and test a method; ``limit`` is the number of structures for the symmetry metrics."""
     trained = train(method, settings)
@@ -199,14 +210,11 @@ def run(slabs: Sequence[Atoms], rows: Rows, *, seeds: int, epochs: int, n_train:
         simple = baselines(training, held_out)
         rows.extend(words | measured | {"case": name, "value": rounded(value)} for name, value in simple.items())
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        for name, members in {"train": training, "val": held_out}.items():
-            ase.io.write(folder / f"{name}.extxyz", members)
-        data = [f"data.{name}=[{folder / f'{name}.extxyz'}]" for name in ("train", "val")]
+        data = data_settings(training, held_out, Path(scratch))
         for seed in range(seeds):
             settings = [
-                *data, f"data.cache_dir={folder / 'cache'}", f"run.seed={seed}", f"run.max_epochs={epochs}",
-                f"run.validate_every={epochs}", "run.validation_frames=one",
+                *data, f"run.seed={seed}", f"run.max_epochs={epochs}", f"run.validate_every={epochs}",
+                "run.validation_frames=one",
             ]  # fmt: skip
             for name, method in METHODS.items():
                 measure(rows, words | {"case": name}, [seed], lambda _, m=method, s=settings: once(m, s, limit))
