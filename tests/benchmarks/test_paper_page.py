@@ -20,7 +20,8 @@ def page(repository):
 
 
 def table_rows(page):
-    return [line.split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    before_sections = page.partition("\n## ")[0]
+    return [line.split(" | ") for line in before_sections.splitlines() if line.startswith("| ")][1:]
 
 
 def quoted(page):
