@@ -16,6 +16,7 @@ from faenet_calc import FAENetCalculator, build_potential
 from faenet_calc.frames.frames import build_frames
 from faenet_calc.graphs.convert import to_graph
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.network.device_engine import DeviceEngine
 from faenet_calc.potential import forward as forward_module
 from faenet_calc.potential import fragments
 from faenet_calc.potential.fragments import BONDED, SOLID, find_fragments
@@ -197,6 +198,7 @@ def test_the_energy_has_two_derivatives_where_a_molecule_gets_out_of_reach(moder
 def test_batches_permutations_rotations_and_images(modern):
     many = [above("CO2", 4.6), above("C6H6", 9.0), slab(), rough("CH4"), dissociating("CO", 3.7)]
     assert laws.batch_deviation(modern, many).energy_per_atom < 1e-11
+    assert laws.supercell_deviation(modern, above("C2H4", 4.7), (2, 1, 1)).energy_per_atom < 1e-11
     for atoms in (above("C2H4", 4.7), dissociating("H2O", 3.8)):
         for law in (
             laws.permutation_deviation,
@@ -222,6 +224,18 @@ def test_compiled_code_gives_what_torch_gives(modern_float32, monkeypatch):
         for name in wanted:
             one, other = getattr(compiled, name), getattr(plain, name)
             assert float((one - other).abs().max()) < 1e-4 * max(1.0, float(other.abs().max())), name
+
+
+def test_the_engine_of_gpus_gives_what_compiled_code_gives(modern_float32, monkeypatch):
+    """On the CPU, with its plain kernels."""
+    many = [above("CO2", 4.6), above("C6H6", 9.0), slab(), dissociating("CO", 0.6)]
+    wanted = ("energy", "energies", "forces", "stress")
+    compiled = modern_float32.predict(many, wanted)
+    monkeypatch.setattr(forward_module, "engine_for", DeviceEngine)
+    on_device = modern_float32.predict(many, wanted)
+    for name in wanted:
+        one, other = getattr(compiled, name), getattr(on_device, name)
+        assert float((one - other).abs().max()) < 1e-4 * max(1.0, float(other.abs().max())), name
 
 
 def test_small_parts_are_the_whole(modern):
