@@ -21,7 +21,18 @@ library = Extension(
     "faenet_calc.network.native._library",
     sources=[str(SOURCES / f"{name}.c") for name in ("avx512", "avx2", "portable", "dispatch")],
     depends=[
-        str(SOURCES / name) for name in ("fused.c", "fused.h", "examine.c", "examine.h", "components.c", "messages.c")
+        str(SOURCES / name)
+        for name in (
+            "fused.c",
+            "fused.h",
+            "training.c",
+            "training.h",
+            "orthogonal.c",
+            "examine.c",
+            "examine.h",
+            "components.c",
+            "messages.c",
+        )
     ],
     define_macros=[("SOURCES_CHECKSUM", f"{CHECKSUM}u")],
     extra_compile_args=["-O3", "-std=gnu11", "-g0", *THREADS],

@@ -127,10 +127,8 @@ class FAENet(nn.Module):
         h = h0.index_select(0, framed.atom_of_node)
 
         e = self.edge_embedding(vectors, distances, self.distance_expansion(distances), distance_of_copy)
-        cutoff = None if weights is None else weights[:, None]
-        if self.config.envelope_power:
-            smooth = envelope(distances, self.config.cutoff, self.config.envelope_power)[:, None]
-            cutoff = smooth if cutoff is None else smooth * cutoff
+        factors = self.message_factors(distances, weights)
+        cutoff = None if factors is None else factors[:, None]
         if cutoff is not None and distance_of_copy is not None:
             cutoff = cutoff.index_select(0, distance_of_copy)
         alpha = None if self.w_lin is None else self.w_lin(h)[:, 0]
@@ -153,6 +151,13 @@ class FAENet(nn.Module):
             hidden=h,
             features=torch.cat([self.output_block.features(x, alpha) for x in read], dim=1) if features else None,
         )
+
+    def message_factors(self, distances: Tensor, weights: Tensor | None) -> Tensor | None:
+        """[n_distances] factors of the messages, the envelope included; None for 1."""
+        if not self.config.envelope_power:
+            return weights
+        smooth = envelope(distances, self.config.cutoff, self.config.envelope_power)
+        return smooth if weights is None else smooth * weights
 
     def _energies(
         self, h: Tensor, states: list[Tensor], alpha: Tensor | None, framed: FramedGraph

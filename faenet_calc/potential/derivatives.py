@@ -59,10 +59,12 @@ def autograd_derivatives(
     inputs = [x for x in (geometry.positions, geometry.strain, copies) if x is not None]
     # The energy of an isolated atom does not depend on its position; the zero term connects the two.
     total = energy.sum() + 0.0 * geometry.positions.sum()
+    known = [(value, grad) for value, grad in network.known if value.requires_grad]
     grads = list(
         torch.autograd.grad(
-            total,
+            [total, *(value for value, _ in known)],
             inputs,
+            [torch.ones_like(total), *(grad for _, grad in known)],
             create_graph=create_graph,
             retain_graph=create_graph or retain_graph,
             allow_unused=True,

@@ -15,7 +15,15 @@ from faenet_calc.potential.config import PotentialConfig
 from faenet_calc.potential.derivatives import autograd_derivatives, derivatives
 from faenet_calc.potential.geometry import build_geometry
 from faenet_calc.potential.last_layer import forces_uncertainty, uncertainties
-from faenet_calc.potential.network_pass import NetworkPass, fits_engine, run_engine, run_in_parts, run_network
+from faenet_calc.potential.network_pass import (
+    NetworkPass,
+    fits_engine,
+    fits_training_engine,
+    run_engine,
+    run_in_parts,
+    run_network,
+    run_training_engine,
+)
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.potential.uncertainty import LastLayerUncertainty
 
@@ -47,7 +55,9 @@ def forward(
     in_one_graph = training or create_graph
     with torch.set_grad_enabled(training or request.gradient):
         geometry = build_geometry(config, graph, request, generator, in_one_graph)
-        if in_one_graph:
+        if create_graph and fits_training_engine(model, geometry, request):
+            network = run_training_engine(model, config, geometry)
+        elif in_one_graph:
             output, copies = run_network(
                 model, geometry, geometry.framed, geometry.vectors, geometry.frames.rotation, features=request.features
             )

@@ -8,11 +8,13 @@ with respect to edge vectors and rotations at once and released.
 
 import dataclasses
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from faenet_calc.frames.frames import FramedGraph, into_frame
+from faenet_calc.network import training_engine
 from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.device_engine import DeviceEngine
 from faenet_calc.network.engine import Engine
@@ -52,6 +54,8 @@ class NetworkPass:
         grad_vectors: [n_edges, 3] (eV/Å) or None.
         grad_rotation: [n_frames, 3, 3] (eV) or None.
         grad_copies: [n_edge_copies, 3] (eV/Å), for the spread of gradient forces, or None.
+        known: Functions of the geometry on which ``output`` depends, each with the derivative of the weighted energy
+            with respect to it; empty where ``output`` itself is in one autograd graph with the geometry.
     """
 
     output: NetworkOutput
@@ -59,6 +63,7 @@ class NetworkPass:
     grad_vectors: Tensor | None = None
     grad_rotation: Tensor | None = None
     grad_copies: Tensor | None = None
+    known: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 def run_network(
@@ -83,7 +88,36 @@ def run_network(
     Returns:
         tuple: The output and the edge vectors of the copies [n_edge_copies, 3] (Å), not yet rotated.
     """
-    dtype, contacts = next(model.parameters()).dtype, geometry.contacts
+    dtype = next(model.parameters()).dtype
+    edges = _edges_in_frames(geometry, framed, vectors, rotation, dtype)
+    output: NetworkOutput = model(
+        framed, edges.vectors, edges.distances, edges.row, weights=edges.weights, features=features
+    )
+    return output, edges.copies
+
+
+class _EdgesInFrames(NamedTuple):
+    """What the network sees of the edges.
+
+    Attributes:
+        copies: [n_edge_copies, 3] (Å) edge vectors, not rotated.
+        vectors: [n_edge_copies, 3] (Å) in their frames.
+        distances: [n_distances] (Å), each once for all copies that share it.
+        row: [n_edge_copies] row of ``distances`` for each copy; None where they are per copy.
+        weights: [n_distances] factors of the messages; None for 1.
+    """
+
+    copies: Tensor
+    vectors: Tensor
+    distances: Tensor
+    row: Tensor | None
+    weights: Tensor | None
+
+
+def _edges_in_frames(
+    geometry: Geometry, framed: FramedGraph, vectors: Tensor, rotation: Tensor, dtype: torch.dtype
+) -> _EdgesInFrames:
+    contacts = geometry.contacts
     copies = vectors.index_select(0, framed.edge_of_copy)
     in_frame = into_frame(copies, rotation.index_select(0, framed.frame_of_edge)).to(dtype)
     if geometry.separate_copies:
@@ -97,9 +131,35 @@ def run_network(
         distinct, row = vectors.index_select(0, edge_of_pair), pair_of_edge.index_select(0, framed.edge_of_copy)
         weights = None if contacts is None else contacts.message_weights(vectors, geometry.graph)[edge_of_pair]
     distances = torch.linalg.vector_norm(distinct, dim=1).to(dtype)
-    weights = None if weights is None else weights.to(dtype)
-    output: NetworkOutput = model(framed, in_frame, distances, row, weights=weights, features=features)
-    return output, copies
+    return _EdgesInFrames(copies, in_frame, distances, row, None if weights is None else weights.to(dtype))
+
+
+def fits_training_engine(model: FAENet, geometry: Geometry, request: Request) -> bool:
+    """Whether compiled code can compute what training on a request takes."""
+    outputs = request.direct or request.features or request.gradient_spread
+    return request.gradient and not outputs and bool(geometry.graph.n_edges) and training_engine.supports(model)
+
+
+def run_training_engine(model: FAENet, config: PotentialConfig, geometry: Geometry) -> NetworkPass:
+    """Evaluate all frames and their derivatives in compiled code, differentiable with respect to the weights."""
+    framed, frames = geometry.framed, geometry.frames
+    edges = _edges_in_frames(geometry, framed, geometry.vectors, frames.rotation, torch.float32)
+    factors, distances = model.message_factors(edges.distances, edges.weights), edges.distances
+    if edges.row is not None:
+        distances = distances.index_select(0, edges.row)
+        factors = None if factors is None else factors.index_select(0, edges.row)
+    if factors is None:
+        factors = torch.ones_like(distances)
+    seed = (frames.weight.detach() * config.normalization.scale).index_select(0, framed.frame_of_node)
+    found = training_engine.energies_and_gradients(model, framed, edges.vectors, distances, factors, seed)
+    output = NetworkOutput(
+        energy=framed.sum_over_nodes(found.node_energy),
+        node_energy=found.node_energy,
+        node_force=None,
+        hidden=None,
+    )
+    known = (edges.vectors, found.grad_vectors), (distances, found.grad_distances), (factors, found.grad_weights)
+    return NetworkPass(output=output, copies=edges.copies, known=known)
 
 
 def fits_engine(config: ModelConfig, geometry: Geometry, request: Request) -> bool:

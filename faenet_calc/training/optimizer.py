@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from faenet_calc.training.config import OptimConfig
+from faenet_calc.training.orthogonal import orthogonal
 
-# Quintic Newton-Schulz iteration: singular values go to about one in five rounds (coefficients of the post above).
-_NEWTON_SCHULZ, _ROUNDS = (3.4445, -4.7750, 2.0315), 5
 _MOMENTUM = 0.95
 _SMALLEST_SIDE = 16  # of a matrix that has enough directions for Muon
 _RMS_OF_ADAM = 0.2  # Root mean square of an AdamW step in units of the rate; the same rate then suits both.
@@ -90,23 +89,16 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update the weights."""
         for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                average = self.state[weight].setdefault("momentum", torch.zeros_like(weight))
-                average.lerp_(weight.grad, 1 - _MOMENTUM)
-                direction = orthogonal(torch.lerp(weight.grad, average, _MOMENTUM))
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.add_(direction, alpha=-group["lr"] * _RMS_OF_ADAM * math.sqrt(max(weight.shape)))
-
-
-def orthogonal(matrix: Tensor) -> Tensor:
-    """[n, m] approximately the nearest (semi-)orthogonal matrix: same singular vectors, singular values near one."""
-    a, b, c = _NEWTON_SCHULZ
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.t() if tall else matrix
-    x = x / x.norm().clamp(min=1e-12)
-    for _ in range(_ROUNDS):
-        gram = x @ x.t()
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.t() if tall else x
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if not weights:
+                continue
+            gradients = [weight.grad for weight in weights]
+            for weight in weights:
+                if not self.state[weight]:
+                    self.state[weight]["momentum"] = torch.zeros_like(weight)
+            averages = [self.state[weight]["momentum"] for weight in weights]
+            torch._foreach_lerp_(averages, gradients, 1 - _MOMENTUM)
+            directions = orthogonal(torch._foreach_lerp(gradients, averages, _MOMENTUM))
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_mul_(directions, [-group["lr"] * _RMS_OF_ADAM * math.sqrt(max(w.shape)) for w in weights])
+            torch._foreach_add_(weights, directions)

@@ -1,4 +1,4 @@
-/* fused.c, examine.c, components.c and messages.c for avx2. */
+/* fused.c, training.c, orthogonal.c, examine.c, components.c and messages.c for avx2. */
 #if defined(__x86_64__) || defined(__i386__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
@@ -9,6 +9,8 @@
 #define LANES 8
 #define ROWS 6
 #include "fused.c"
+#include "training.c"
+#include "orthogonal.c"
 #include "examine.c"
 #include "components.c"
 #define REAL float

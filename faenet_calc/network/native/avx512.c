@@ -1,4 +1,4 @@
-/* fused.c, examine.c, components.c and messages.c for avx512. */
+/* fused.c, training.c, orthogonal.c, examine.c, components.c and messages.c for avx512. */
 #if defined(__x86_64__) || defined(__i386__)
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
@@ -10,6 +10,8 @@
 #define LANES 16
 #define ROWS 12
 #include "fused.c"
+#include "training.c"
+#include "orthogonal.c"
 #include "examine.c"
 #include "components.c"
 #define REAL float

@@ -1,8 +1,10 @@
-/* fused.c, examine.c, components.c and messages.c for portable. */
+/* fused.c, training.c, orthogonal.c, examine.c, components.c and messages.c for portable. */
 #define NAME(name) name##_portable
 #define LANES 4
 #define ROWS 6
 #include "fused.c"
+#include "training.c"
+#include "orthogonal.c"
 #include "examine.c"
 #include "components.c"
 #define REAL float
