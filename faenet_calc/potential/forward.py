@@ -55,7 +55,7 @@ def forward(
     in_one_graph = training or create_graph
     with torch.set_grad_enabled(training or request.gradient):
         geometry = build_geometry(config, graph, request, generator, in_one_graph)
-        if create_graph and fits_training_engine(model, geometry, request):
+        if create_graph and training and fits_training_engine(model, graph, request):
             network = run_training_engine(model, config, geometry)
         elif in_one_graph:
             output, copies = run_network(

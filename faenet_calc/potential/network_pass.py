@@ -1,9 +1,10 @@
 """NetworkPass: the network evaluated in every frame.
 
-The second part of the forward pass: Geometry → NetworkPass. In training it is one autograd graph (:func:`run_network`).
-Otherwise compiled code evaluates all frames where it can (:func:`run_engine`), or the network is run on parts of
-limited size (:func:`run_in_parts`), so that memory does not grow with the number of frames. Each part is differentiated
-with respect to edge vectors and rotations at once and released.
+The second part of the forward pass: Geometry → NetworkPass. In training it is one autograd graph (:func:`run_network`),
+in which compiled code may be one operation (:func:`run_training_engine`). Otherwise compiled code evaluates all frames
+where it can (:func:`run_engine`), or the network is run on parts of limited size (:func:`run_in_parts`), so that memory
+does not grow with the number of frames. Each part is differentiated with respect to edge vectors and rotations at once
+and released.
 """
 
 import dataclasses
@@ -13,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from faenet_calc.frames.frames import FramedGraph, into_frame
+from faenet_calc.frames.frames import FramedGraph, Frames, into_frame
+from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.network import training_engine
 from faenet_calc.network.config import ModelConfig
 from faenet_calc.network.device_engine import DeviceEngine
@@ -134,10 +136,16 @@ def _edges_in_frames(
     return _EdgesInFrames(copies, in_frame, distances, row, None if weights is None else weights.to(dtype))
 
 
-def fits_training_engine(model: FAENet, geometry: Geometry, request: Request) -> bool:
-    """Whether compiled code can compute what training on a request takes."""
+def fits_training_engine(model: FAENet, graph: AtomGraph, request: Request) -> bool:
+    """Whether compiled code can compute what training on a request takes.
+
+    Its results have derivatives with respect to the weights only: not to a cell or frames of the caller.
+    """
+    constant = not graph.cell.requires_grad
+    if isinstance(request.frames, Frames):
+        constant = constant and not (request.frames.rotation.requires_grad or request.frames.weight.requires_grad)
     outputs = request.direct or request.features or request.gradient_spread
-    return request.gradient and not outputs and bool(geometry.graph.n_edges) and training_engine.supports(model)
+    return request.gradient and constant and not outputs and bool(graph.n_edges) and training_engine.supports(model)
 
 
 def run_training_engine(model: FAENet, config: PotentialConfig, geometry: Geometry) -> NetworkPass:

@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from faenet_calc.network.native import INSTRUCTION_SETS, library
+from faenet_calc.training import orthogonal as orthogonal_module
 from faenet_calc.training.config import OptimConfig
-from faenet_calc.training.optimizer import Muon, build_optimizer, orthogonal
+from faenet_calc.training.optimizer import Muon, build_optimizer
+from faenet_calc.training.orthogonal import orthogonal
 
 
 def network():
@@ -35,11 +38,30 @@ def test_no_decay_on_biases_norms_and_embeddings():
 def test_orthogonal_keeps_singular_vectors_and_levels_singular_values(shape):
     matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    levelled = left.t() @ orthogonal(matrix) @ right.t()
+    levelled = left.t() @ orthogonal([matrix])[0] @ right.t()
     assert values.max() / values.min() > 3  # not level before
     off_diagonal = levelled - torch.diag(torch.diag(levelled))
     assert float(off_diagonal.abs().max()) < 1e-9
     assert float(torch.diag(levelled).min()) > 0.6 and float(torch.diag(levelled).max()) < 1.3
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+def test_compiled_iterations_are_those_of_pytorch(instructions, monkeypatch):
+    if library(instructions) is None:
+        pytest.skip("no compiled library for these instructions")
+    monkeypatch.setattr(orthogonal_module, "library", lambda: library(instructions))
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(16, 16), (96, 33), (17, 200), (128, 128), (64, 64), (128, 512)]
+    matrices = [torch.randn(*shape, generator=generator) for shape in shapes]
+    matrices[4] = matrices[4].t()  # not contiguous
+    given = [matrix.clone() for matrix in matrices]
+    expected = orthogonal([matrix.double() for matrix in matrices])
+    for found, wanted in zip(orthogonal(matrices), expected, strict=True):
+        assert found.dtype == torch.float32 and found.shape == wanted.shape
+        assert float((found - wanted).abs().max()) < 2e-5
+    assert all(torch.equal(one, other) for one, other in zip(matrices, given, strict=True))
+    assert float((orthogonal([1.01 * matrices[0] + 0.01])[0] - expected[0]).abs().max()) > 2e-5
+    assert torch.equal(orthogonal([torch.zeros(20, 20)])[0], torch.zeros(20, 20))
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
