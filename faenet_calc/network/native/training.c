@@ -27,6 +27,8 @@
  */
 #include "training.h"
 
+#define EDGES_AT_ONCE 96 /* more than in fused.c: sums over these edges are read and written once for all of them */
+
 /* ---- products for derivatives with respect to weights: c [rows, columns] += aᵀ b over `depth` rows of a and b ---- */
 
 #define OUTER(m)                                                                                                       \
@@ -275,7 +277,7 @@ static int64_t NAME(place_work)(NAME(Chunk) *c, float *memory, int second) {
 #undef TAKE
 
 #define EACH_TILE(start, rows, edges)                                                                                  \
-    for (int64_t start = 0, rows; start < (edges) && (rows = (edges) - start < TILE ? (edges) - start : TILE); start += TILE)
+    for (int64_t start = 0, rows; start < (edges) && (rows = (edges) - start < EDGES_AT_ONCE ? (edges) - start : EDGES_AT_ONCE); start += EDGES_AT_ONCE)
 
 /* ---- first call ---- */
 
@@ -284,7 +286,7 @@ static void NAME(embed)(NAME(Chunk) *c) {
     const TrainingWeights *w = c->w;
     const int64_t E = s->edge, D = s->directional, R = s->radial, C = D + R, G = s->gaussians;
     const float *vectors = c->b->vectors + 3 * c->first_edge, *distances = c->b->distances + c->first_edge;
-    float basis[TILE * G] __attribute__((aligned(64))), active[TILE * C] __attribute__((aligned(64)));
+    float basis[EDGES_AT_ONCE * G] __attribute__((aligned(64))), active[EDGES_AT_ONCE * C] __attribute__((aligned(64)));
     EACH_TILE(start, rows, c->edges) {
         float *inner = c->inner + start * C, *outer = c->outer + start * E;
         for (int64_t r = 0; r < rows; r++) {
@@ -390,7 +392,7 @@ static void NAME(gather_backward)(NAME(Chunk) *c, int64_t layer) {
     const int64_t *centre = c->b->centre + c->first_edge, *neighbor = c->b->neighbor + c->first_edge;
     const float *weights = c->b->weights + c->first_edge;
     float *grad_weights = c->b->grad_weights + c->first_edge;
-    float grad_z[TILE * F] __attribute__((aligned(64)));
+    float grad_z[EDGES_AT_ONCE * F] __attribute__((aligned(64)));
     memset(grad_terms, 0, (size_t)(c->nodes * 3 * F) * sizeof(float));
     EACH_TILE(start, rows, c->edges) {
         for (int64_t edge = start; edge < start + rows; edge++) {
@@ -450,7 +452,7 @@ static void NAME(embed_backward)(NAME(Chunk) *c) {
     const int64_t E = s->edge, D = s->directional, R = s->radial, C = D + R, G = s->gaussians;
     const float *distances = c->b->distances + c->first_edge;
     float *grad_vectors = c->b->grad_vectors + 3 * c->first_edge, *grad_distances = c->b->grad_distances + c->first_edge;
-    float tile[TILE * (E > C ? E : C)] __attribute__((aligned(64))), basis[TILE * G] __attribute__((aligned(64)));
+    float tile[EDGES_AT_ONCE * (E > C ? E : C)] __attribute__((aligned(64))), basis[EDGES_AT_ONCE * G] __attribute__((aligned(64)));
     EACH_TILE(start, rows, c->edges) {
         float *grad_inner = c->grad_inner + start * C;
         NAME(times_slope)(rows * E, c->outer + start * E, c->grad_edge + start * E, tile);
@@ -500,7 +502,7 @@ static void NAME(embed_dot)(NAME(Chunk) *c) {
     const int64_t E = s->edge, D = s->directional, R = s->radial, C = D + R, G = s->gaussians;
     const float *distances = c->b->distances + c->first_edge, *dot_vectors = c->b->grad_grad_vectors + 3 * c->first_edge;
     const float *dot_distances = c->b->grad_grad_distances + c->first_edge;
-    float basis[TILE * G] __attribute__((aligned(64))), active[TILE * C] __attribute__((aligned(64)));
+    float basis[EDGES_AT_ONCE * G] __attribute__((aligned(64))), active[EDGES_AT_ONCE * C] __attribute__((aligned(64)));
     EACH_TILE(start, rows, c->edges) {
         float *dot_inner = c->dot_inner + start * C, *dot_outer = c->dot_outer + start * E;
         for (int64_t r = 0; r < rows; r++) {
@@ -621,7 +623,7 @@ static void NAME(gather_back)(NAME(Chunk) *c, int64_t layer) {
     const float *grad_message = c->grad_message + layer * n * F;
     const int64_t *centre = c->b->centre + c->first_edge, *neighbor = c->b->neighbor + c->first_edge;
     const float *weights = c->b->weights + c->first_edge, *dot_weights = c->b->grad_grad_weights + c->first_edge;
-    float back_z[TILE * F] __attribute__((aligned(64))), grad_z[TILE * F] __attribute__((aligned(64)));
+    float back_z[EDGES_AT_ONCE * F] __attribute__((aligned(64))), grad_z[EDGES_AT_ONCE * F] __attribute__((aligned(64)));
     memset(c->back_terms, 0, (size_t)(n * 3 * F) * sizeof(float));
     EACH_TILE(start, rows, c->edges) {
         for (int64_t edge = start; edge < start + rows; edge++) {
@@ -695,10 +697,10 @@ static void NAME(embed_back)(NAME(Chunk) *c) {
     const int64_t E = s->edge, D = s->directional, R = s->radial, C = D + R, G = s->gaussians;
     const float *distances = c->b->distances + c->first_edge, *dot_distances = c->b->grad_grad_distances + c->first_edge;
     const float *vectors = c->b->vectors + 3 * c->first_edge, *dot_vectors = c->b->grad_grad_vectors + 3 * c->first_edge;
-    float back_outer[TILE * E] __attribute__((aligned(64))), grad_outer[TILE * E] __attribute__((aligned(64)));
-    float back_inner[TILE * C] __attribute__((aligned(64))), grad_inner[TILE * C] __attribute__((aligned(64)));
-    float active[TILE * C] __attribute__((aligned(64))), dot_active[TILE * C] __attribute__((aligned(64)));
-    float basis[TILE * G] __attribute__((aligned(64))), dot_basis[TILE * G] __attribute__((aligned(64)));
+    float back_outer[EDGES_AT_ONCE * E] __attribute__((aligned(64))), grad_outer[EDGES_AT_ONCE * E] __attribute__((aligned(64)));
+    float back_inner[EDGES_AT_ONCE * C] __attribute__((aligned(64))), grad_inner[EDGES_AT_ONCE * C] __attribute__((aligned(64)));
+    float active[EDGES_AT_ONCE * C] __attribute__((aligned(64))), dot_active[EDGES_AT_ONCE * C] __attribute__((aligned(64)));
+    float basis[EDGES_AT_ONCE * G] __attribute__((aligned(64))), dot_basis[EDGES_AT_ONCE * G] __attribute__((aligned(64)));
     EACH_TILE(start, rows, c->edges) {
         const float *inner = c->inner + start * C, *dot_inner = c->dot_inner + start * C;
         memcpy(back_outer, c->back_edge + start * E, (size_t)(rows * E) * sizeof(float));
