@@ -167,7 +167,8 @@ class FAENetCalculator(Calculator):
     ) -> None:
         """Compute the properties of ``atoms``; derivatives only where they are needed."""
         with self._lock:
-            super().calculate(atoms, properties, system_changes)
+            if atoms is not None:
+                self.atoms = atoms.copy()
             self._check_available(properties)
             generator = self.predictor.generator
             if system_changes:

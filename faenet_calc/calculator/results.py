@@ -1,5 +1,6 @@
 """Predictions as ASE results, and the checks that they pass."""
 
+import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -40,6 +41,10 @@ def ase_results(prediction: Prediction, without: Collection[str] = ()) -> dict[s
     return results
 
 
+def _is_finite(value: Any) -> bool:
+    return math.isfinite(value) if isinstance(value, float) else bool(np.isfinite(value).all())
+
+
 def check_volume(graph: AtomGraph, where: str = "") -> None:
     """Raise PropertyNotImplementedError for a structure without the periodic volume that stress needs."""
     periodic, volume = bool(graph.pbc.any()), float(graph.volume[0])
@@ -60,7 +65,7 @@ def check_finite(results: dict[str, Any], numbers: Iterable[Any], where: str = "
         where: Prefix of the message that names the structure.
     """
     # The distance of elements that were never trained on is infinite by definition.
-    bad = [name for name, value in results.items() if name != "domain_distance" and not np.isfinite(value).all()]
+    bad = [name for name, value in results.items() if name != "domain_distance" and not _is_finite(value)]
     if not bad:
         return
     message = f"{where}the model gave NaN or infinite {', '.join(bad)}"

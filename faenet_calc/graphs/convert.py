@@ -7,6 +7,7 @@ graphs lose precision thousands of Å from the origin.
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -158,22 +159,30 @@ def validate(structure: Any) -> None:
 def _check_geometry(atoms: Atoms) -> None:
     if len(atoms) == 0:
         raise InputError("the structure has no atoms")
-    wrong = np.flatnonzero(~np.isfinite(atoms.positions).all(axis=1))
-    if len(wrong):
+    finite = np.isfinite(atoms.positions)
+    if not finite.all():
+        wrong = np.flatnonzero(~finite.all(axis=1))
         raise InputError(f"NaN or infinite positions of {_name_atoms(atoms, wrong)}; expected finite numbers (Å)")
-    if not np.isfinite(atoms.cell.array).all():
-        raise InputError(f"NaN or infinite numbers in the cell {atoms.cell.array.tolist()}; expected lengths (Å)")
-    lengths = np.linalg.norm(atoms.cell.array, axis=1)
-    flat = np.flatnonzero(axis_heights(atoms.cell.array, atoms.pbc) < _MIN_HEIGHT)
+    _check_cell(np.asarray(atoms.cell.array, dtype=np.float64).tobytes(), np.asarray(atoms.pbc, dtype=bool).tobytes())
+
+
+@lru_cache(maxsize=64)  # the cell is the same at every step of a simulation
+def _check_cell(cell_bytes: bytes, pbc_bytes: bytes) -> None:
+    """Check the cell [3, 3] (float64) and the periodicity [3] (bool) of a structure; errors are not kept."""
+    cell, pbc = np.frombuffer(cell_bytes).reshape(3, 3), np.frombuffer(pbc_bytes, dtype=bool)
+    if not np.isfinite(cell).all():
+        raise InputError(f"NaN or infinite numbers in the cell {cell.tolist()}; expected lengths (Å)")
+    lengths = np.linalg.norm(cell, axis=1)
+    flat = np.flatnonzero(axis_heights(cell, pbc) < _MIN_HEIGHT)
     if len(flat):
         kinds = [
             f"axis {axis} {'has length 0' if lengths[axis] == 0 else 'lies in the span of others'}" for axis in flat
         ]
         raise InputError(
-            f"singular cell {atoms.cell.array.tolist()} with pbc={np.asarray(atoms.pbc).tolist()}: {', '.join(kinds)}. "
+            f"singular cell {cell.tolist()} with pbc={pbc.tolist()}: {', '.join(kinds)}. "
             "Set a cell vector for every periodic direction or switch pbc off there (atoms.pbc = ...)."
         )
-    short = np.flatnonzero(np.asarray(atoms.pbc) & (lengths < MIN_DISTANCE))
+    short = np.flatnonzero(pbc & (lengths < MIN_DISTANCE))
     if len(short):  # the neighbour search would find millions of images
         raise InputError(
             f"overlapping atoms: the periodic axis {short[0]} is only {lengths[short[0]]:.3g} Å long, so every atom is "

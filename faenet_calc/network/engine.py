@@ -78,7 +78,10 @@ def engine_for(model: FAENet) -> "Engine | DeviceEngine | None":
         kept = _kept[model] = _Kept(slots)
     tensors = [group[name] for group, name in kept.slots]
     version = [tensor.data_ptr() for tensor in tensors]
-    version += [0 if tensor.is_inference() else tensor._version for tensor in tensors]  # of inference tensors unknown
+    try:
+        version += [tensor._version for tensor in tensors]
+    except RuntimeError:  # of inference tensors unknown
+        version += [0 if tensor.is_inference() else tensor._version for tensor in tensors]
     version.append(model._compiled_call_impl is not None)
     if kept.version != version:
         kept.version, kept.engine = version, _new_engine(model)
@@ -311,8 +314,10 @@ def _fused_evaluate(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
     return (
         energy,
         node_energy,
-        wide_hidden[:, :hidden].contiguous(),
-        wide_features.unflatten(1, (chosen.n_states, -1))[..., : features // chosen.n_states].flatten(1),
+        wide_hidden if wide_hidden.shape[1] == hidden else wide_hidden[:, :hidden].contiguous(),
+        wide_features
+        if wide_features.shape[1] == features
+        else wide_features.unflatten(1, (chosen.n_states, -1))[..., : features // chosen.n_states].flatten(1),
         *gradients_found,
     )
 

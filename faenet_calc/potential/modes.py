@@ -6,7 +6,7 @@ change the precision of the network behind the caller's back.
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -16,7 +16,12 @@ from faenet_calc.graphs.graph import AtomGraph
 @contextmanager
 def prediction_mode(device: torch.device) -> Iterator[None]:
     """Gradients off until they are needed, no inference mode, no autocast."""
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
+    with ExitStack() as modes:
+        if torch.is_inference_mode_enabled():  # entering a mode takes longer than asking
+            modes.enter_context(torch.inference_mode(False))
+        modes.enter_context(torch.no_grad())
+        if torch.is_autocast_enabled(device.type):
+            modes.enter_context(torch.autocast(device.type, enabled=False))
         yield
 
 

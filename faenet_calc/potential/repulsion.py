@@ -22,9 +22,10 @@ without overlapping pairs and crowded atoms are not affected at all.
 Symbols: a screening length (Å), φ universal screening function, Z nuclear charges.
 """
 
+import ctypes
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from ase.units import Bohr, Hartree
@@ -33,6 +34,7 @@ from torch import Tensor
 from faenet_calc import elements
 from faenet_calc.frames.frames import FramedGraph
 from faenet_calc.graphs.graph import AtomGraph
+from faenet_calc.network.native import library
 from faenet_calc.potential.config import RepulsionConfig
 from faenet_calc.potential.edge_lengths import EdgeLengths
 
@@ -140,14 +142,36 @@ def close_contacts(
     if config.kind == "none":
         return None
     every, outer = _ranges_of_all_pairs(config, cutoff, lengths.squared.dtype, lengths.squared.device)
-    limits = outer.index_select(0, lengths.pair)
-    distance = lengths.squared.sqrt()
-    crowded = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, limits[:, 1:]))
-    acts = (distance < limits[:, 0]).any() | (crowded > config.crowding_start).any()
-    if not bool(acts):
+    if not _acts(graph, lengths, outer, config.crowding_start):
         return None
     ranges = SwitchingRanges(*(table.index_select(0, lengths.pair) for table in every))
     return CloseContacts(config=config, ranges=ranges)
+
+
+def _acts(graph: AtomGraph, lengths: EdgeLengths, limits: Tensor, crowding_start: float) -> bool:
+    """Whether a pair is within its range of z, or an atom is crowded; ``limits`` as in :func:`_ranges_of_all_pairs`."""
+    squared, pair, scan = lengths.squared, lengths.pair, _compiled_scan()
+    if scan is not None and squared.device.type == "cpu" and squared.dtype == torch.float64:
+        inputs = [x.contiguous() for x in (squared, pair, graph.centre, limits)]
+        found: int = scan(len(squared), len(limits), *(x.data_ptr() for x in inputs), crowding_start)
+        if found < 0:
+            raise IndexError(f"atomic numbers {graph.atomic_numbers.unique().tolist()}, expected 0 to {elements.MAX_Z}")
+        return bool(found)
+    of_edges = limits.index_select(0, pair)
+    distance = squared.sqrt()
+    crowded = distance.new_zeros(graph.n_atoms).index_add(0, graph.centre, _inside(distance, of_edges[:, 1:]))
+    return bool((distance < of_edges[:, 0]).any() | (crowded > crowding_start).any())
+
+
+@cache
+def _compiled_scan() -> Any:
+    """``contacts_act`` of ``native/examine.c``; None without the compiled library."""
+    found = library()
+    if found is None:
+        return None
+    scan = found.function("contacts_act")
+    scan.argtypes = (*[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 4, ctypes.c_double)
+    return scan
 
 
 def relative_distances(config: RepulsionConfig, graph: AtomGraph, distance: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-/* Uncertainty of the energy, distances from the training data and closest contact of one structure.
+/* Uncertainty of the energy, distances from the training data and closest contact of one structure; and whether a
+ * repulsion acts in a batch of structures.
  *
  * Included after fused.c, once per instruction set. Symbols are those of uncertainty.py: f_i features of an atom,
  * averaged over frames, M lower triangular, σ = |M Σ_i f_i|.
@@ -27,6 +28,24 @@ static double NAME(closest)(const Examiner *e, int64_t n_edges, const double *sq
         if (ratio < closest || isnan(ratio)) closest = ratio;
     }
     return closest;
+}
+
+/* Whether an edge is shorter than the first limit (Å) of its pair of elements, or the crowding of an atom exceeds
+ * `start`: the sum over its edges of a smooth step from 0 at the third limit to 1 at the second. Edges are sorted by
+ * centre. Returns -1 for a pair without limits. */
+int NAME(contacts_act)(int64_t n_edges, int64_t n_pairs, const double *squared, const int64_t *pair,
+                       const int64_t *centre, const double *limits, double start) {
+    double crowding = 0;
+    int acts = 0;
+    for (int64_t edge = 0; edge < n_edges; edge++) {
+        if (pair[edge] < 0 || pair[edge] >= n_pairs) return -1;
+        const double *limit = limits + 3 * pair[edge], distance = sqrt(squared[edge]);
+        const double t = (limit[2] - distance) / (limit[2] - limit[1]);
+        if (edge && centre[edge] != centre[edge - 1]) crowding = 0;
+        if (t > 0) crowding += t < 1 ? t * t * t * (10 - 15 * t + 6 * t * t) : 1;
+        acts |= distance < limit[0] || crowding > start;
+    }
+    return acts;
 }
 
 /* features [n_frames, n_atoms, width] with the weights of the frames; atomic numbers; squared lengths (Å²) and pairs of

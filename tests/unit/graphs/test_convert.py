@@ -34,6 +34,17 @@ def assert_same_graph(a: AtomGraph, b: AtomGraph, atol=0.0):
 # ase.Atoms
 
 
+def test_a_cell_that_becomes_singular_in_place_is_refused_every_time():
+    atoms = bulk("Cu", cubic=True)
+    to_graph(atoms, cutoff=5.0)
+    atoms.cell[:, 2] = 0.0
+    for _ in range(2):
+        with pytest.raises(InputError, match="singular cell"):
+            to_graph(atoms, cutoff=5.0)
+    atoms.pbc = (True, True, False)
+    to_graph(atoms, cutoff=5.0)
+
+
 def test_a_graph_holds_the_atoms_and_their_edges():
     atoms = slab_with()
     graph = to_graph(atoms, cutoff=5.0, dtype=torch.float32)

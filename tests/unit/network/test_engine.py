@@ -108,6 +108,26 @@ def test_instruction_sets_widths_and_parts_of_layers(instructions, widths, monke
     _check(found, expected, TOLERANCES)
 
 
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+def test_saturated_activations(instructions, monkeypatch):
+    if library(instructions) is None:
+        pytest.skip(f"this processor has no {instructions}")
+    single = build_potential("modern-s")
+    with torch.no_grad():
+        for block in single.model.interaction_blocks:
+            biases = block.lin_geom.bias
+            biases[:8] = biases.new_tensor([-1e30, -3e4, -200.0, -90.0, -20.0, 90.0, 200.0, 3e4])
+            block.lin_up.weight[:, 5:8] *= 1e-4  # of the large messages
+    chosen = Engine(single.model, instructions)
+    monkeypatch.setattr(forward_module, "engine_for", lambda model: chosen)
+    graph = single.graph(_structures("Cu")["slab"])
+    found = single.evaluate(graph, properties=TOLERANCES)
+    monkeypatch.undo()
+    expected = copy.deepcopy(single).double().evaluate(graph, properties=TOLERANCES)
+    assert expected.forces.abs().max() > 0.01
+    _check(found, expected, {name: 10 * tolerance for name, tolerance in TOLERANCES.items()})
+
+
 def test_features_give_the_energy_and_hidden_states_those_of_the_network(both):
     single, _ = both["metals-s"]
     graph = single.graph(_structures("Cu")["slab"])
