@@ -227,6 +227,8 @@ def _weights(model: FAENet, panel: int) -> tuple[_Sizes, list[Tensor]]:
 def padded(values: Tensor, *sizes: int | None) -> Tensor:
     """The same values with zeros after them, up to these sizes; None keeps a size."""
     missing = [0 if size is None else size - have for size, have in zip(sizes, values.shape, strict=True)]
+    if not any(missing):
+        return values
     return functional.pad(values, [amount for size in reversed(missing) for amount in (0, size)])
 
 
