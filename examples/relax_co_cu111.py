@@ -87,7 +87,7 @@ def draw(rows: list[Row], snapshots: dict[str, list[Atoms]], path: Path) -> None
     axis.spines[["top", "right"]].set_visible(False)
 
     best = rows[0]
-    right.suptitle(f"Most stable site: {best.final_site}")
+    right.suptitle(f"Lowest energy: {best.final_site}")
     for column, (title, atoms) in enumerate(
         {"before": snapshots[best.key][0], "after": snapshots[best.key][-1]}.items()
     ):

@@ -40,6 +40,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+class OutsideDomainWarning(UserWarning):
+    """A structure is unlike the training data of the model."""
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn about a line of the user: the innermost one that belongs neither to this package nor to ASE.
 

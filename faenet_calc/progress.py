@@ -26,7 +26,7 @@ def progress_bar(*, shown: bool | str, unit: str = "steps", **settings: Any) -> 
     if settings.get("total") is not None:
         settings["bar_format"] = _FORMAT
     if not sys.stderr.isatty():
-        settings["mininterval"] = _LOG_INTERVAL_S
+        settings |= {"mininterval": _LOG_INTERVAL_S, "delay": _LOG_INTERVAL_S}  # short tasks leave no line
     elif _width() == 0:
         settings |= _USUAL_SIZE
     return tqdm(disable=not shown, unit=f" {unit.strip()}", **settings)

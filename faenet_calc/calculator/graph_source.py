@@ -173,7 +173,7 @@ class GraphSource:
         if not isolated:
             return
         message = (
-            f"{counted(len(isolated), 'atom has', 'atoms have')} no neighbour within {cutoff} Å, and no force acts on "
+            f"{counted(len(isolated), 'atom has', 'atoms have')} no neighbor within {cutoff} Å, and no force acts on "
             f"{'it' if len(isolated) == 1 else 'them'} (indices {isolated[:10]}"
             f"{', …' if len(isolated) > 10 else ''}); has the structure come apart, or is a unit wrong (Å)?"
         )

@@ -11,7 +11,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import CalculationFailed
 
-from faenet_calc.errors import warn_user
+from faenet_calc.errors import OutsideDomainWarning, warn_user
 from faenet_calc.graphs.graph import AtomGraph
 from faenet_calc.potential.capabilities import GUARDED
 from faenet_calc.potential.committee import Committee
@@ -97,7 +97,8 @@ class Guard:
             first, n_more = "; ".join(reasons[:_NAMED]), len(reasons) - _NAMED
             rest = f"; and {n_more} more (results['why'])" if n_more > 0 else ""
             warn_user(
-                f"{outside}: {first}{rest}. The results are unreliable; later structures are marked in "
-                "results['domain'] without a warning"
+                f"{outside}: {first}{rest}. The results are unreliable. This warning is given once; results['domain'] "
+                "marks every such structure",
+                OutsideDomainWarning,
             )
         return {"domain": "outside", "why": why}

@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COMMANDS = {
     "check": "Find mistakes in labelled data, and say what to do about them.",
-    "stats": "Counts, ranges, neighbours, element references, trivial errors.",
+    "stats": "Counts, ranges, neighbors, element references, trivial errors.",
     "split": "Write training, validation and test files that share no trajectory.",
     "convert": "Bring data of any format into one file.",
     "is2re": "Initial structures with relaxed energies, from relaxations.",

@@ -1,4 +1,4 @@
-"""`faenet-calc data stats FILES…`: counts, ranges, neighbours, references, trivial errors."""
+"""`faenet-calc data stats FILES…`: counts, ranges, neighbors, references, trivial errors."""
 
 import json
 from dataclasses import asdict
@@ -38,7 +38,7 @@ def command(
     cache_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Counts, ranges, neighbours per cutoff, element references, and the errors of trivial predictions."""
+    """Counts, ranges, neighbors per cutoff, element references, and the errors of trivial predictions."""
     from faenet_calc.data.dataset import open_dataset
     from faenet_calc.data.statistics import describe
 
@@ -80,7 +80,7 @@ def _show(stats: "DatasetStats") -> None:
         click.echo(f"  element references only    {1000 * stats.residual_per_atom.mae:.1f} meV/atom")
     if stats.force_component is not None:
         click.echo(f"  no forces                  {1000 * stats.force_component.mae:.1f} meV/Å")
-    click.echo("\ncutoff (Å)  neighbours: mean  most")
+    click.echo("\ncutoff (Å)  neighbors: mean  most")
     for cutoff, (mean, most) in stats.neighbors.items():
         click.echo(f"{cutoff:10.1f} {mean:17.1f} {most:5d}")
     click.echo("\nelement       atoms  structures  reference (eV/atom)")

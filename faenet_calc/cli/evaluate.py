@@ -102,6 +102,8 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
             click.echo(
                 f"{len(outside)} of {counted(found.n_structures, 'structure')} {verb} outside the domain of the model"
             )
+        if report is not None:
+            click.echo(f"wrote {report}", err=True)
     if len(outside) > _FALSE_ALARMS * found.n_structures:
         ctx.exit(EXIT_NOT_CONVERGED)
 

@@ -113,6 +113,7 @@ def command(
     Velocities in the file are used; without them, they are drawn for the temperature. Exit code 3 if the run was
     stopped because it left the domain of the model, 1 if it was stopped for another reason, 2 for invalid input.
     """
+    from faenet_calc.errors import OutsideDomainWarning
     from faenet_calc.graphs.reading import read_structures
     from faenet_calc.graphs.writing import refuse_existing
     from faenet_calc.simulate import MDStoppedWarning, run_md
@@ -122,7 +123,7 @@ def command(
         refuse_existing(output, overwrite=options["overwrite"], hint=hint)
     elif output is None:
         raise InputError("--resume needs the trajectory to continue from; give it with -o")
-    with plain_warnings(ctx, but=(MDStoppedWarning,)):
+    with plain_warnings(ctx, but=(MDStoppedWarning, OutsideDomainWarning)):  # the last line says why
         found = read_structures(structure)
         if len(found) > 1:
             raise InputError(f"{structure} has {len(found)} structures; select one, e.g. {structure}@-1")
@@ -130,7 +131,7 @@ def command(
         calc = build_calculator(seed=seed, **model)
         with explained_interrupt(ctx, lambda: _interrupted(output, options["steps"])):
             result = run_md(found[0].atoms, calc, trajectory=output, seed=seed, progress=show_progress(ctx), **options)
-    summary = _summary(result)
+    summary = _summary(result, options["timestep_fs"])
     if as_json:
         click.echo(json.dumps({"model": calc.info["names"], "file": str(found[0].path)} | summary))
     elif verbosity(ctx) >= 0:
@@ -153,12 +154,14 @@ def _interrupted(output: Path | None, steps: int) -> str:
     )
 
 
-def _summary(result: "MDResult") -> dict[str, Any]:
+def _summary(result: "MDResult", timestep_fs: float) -> dict[str, Any]:
     drift = result.drift
+    # The step at which a run is stopped has no entry of its own.
+    time_fs = result.times_fs[-1] if result.stopped_because is None else result.n_steps * timestep_fs
     return {
         "n_steps": result.n_steps,
         "n_new_steps": result.n_new_steps,
-        "time_ps": float(result.times_fs[-1]) / 1000,
+        "time_ps": float(time_fs) / 1000,
         "energy": float(result.energies[-1]),
         "mean_energy": float(result.energies.mean()),
         "mean_temperature_K": float(result.temperatures.mean()),
@@ -190,6 +193,8 @@ def _print(summary: dict[str, Any], output: Path | None) -> None:
         )
     for title, text in lines.items():
         click.echo(f"{title:<18}{text}")
+    if output is None:
+        click.echo("the trajectory is not saved; -o FILE.traj saves it", err=True)
     for name in (output, summary["snapshot"]):
         if name is not None:
             click.echo(f"wrote {name}", err=True)

@@ -1,6 +1,7 @@
 """`faenet-calc predict -m MODEL IN… [-o out.extxyz]`: single-point calculations in batches."""
 
 import json
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from faenet_calc.graphs.reading import InputStructure
 
+_EXPLAINED = 5  # structures outside the domain whose reasons are printed
 _OF_ASE = ("energy", "free_energy", "forces", "stress", "energies")
 
 
@@ -59,12 +61,12 @@ def command(
 
     Exit code 3 if a structure is outside the domain of the model.
     """
-    from faenet_calc.errors import InputError
+    from faenet_calc.errors import InputError, OutsideDomainWarning
     from faenet_calc.graphs.reading import read_structures
     from faenet_calc.graphs.writing import check_format, refuse_existing, reserved, write_structures
 
     refuse_existing(output, overwrite=overwrite)
-    with plain_warnings(ctx), reserved(output):
+    with plain_warnings(ctx, but=(OutsideDomainWarning,)), reserved(output):  # reported below, for every structure
         structures = read_structures(inputs)
         check_format(output, several=len(structures) > 1)
         calc = build_calculator(**model)
@@ -74,7 +76,11 @@ def command(
             raise InputError(f"--property {unknown[0]}: not available, {calc.predictor.why_not(unknown[0])}")
         wanted = properties or [name for name in ("energy", "forces", uncertainty) if name in known]
         atoms = [item.atoms for item in structures]
-        results = calc.predict(atoms, properties=wanted, progress=show_progress(ctx))
+        try:
+            results = calc.predict(atoms, properties=wanted, progress=show_progress(ctx))
+        except InputError as error:
+            message = re.sub(r"^structure (\d+)(?=: )", lambda found: structures[int(found[1])].name, str(error))
+            raise InputError(message) from error
         if output is not None:
             done = [labelled(a, result) for a, result in zip(atoms, results, strict=True)]
             write_structures(output, done, overwrite=overwrite)
@@ -87,7 +93,17 @@ def command(
             click.echo(note, err=True)
         if output is not None and verbosity(ctx) >= 0:
             click.echo(f"wrote {output}", err=True)
-    if any(row.get("domain") == "outside" for row in rows):
+    outside = [
+        f"{item.name}: outside the domain of the model: {row['why']}"
+        for item, row in zip(structures, rows, strict=True)
+        if "why" in row
+    ]
+    if outside and verbosity(ctx) >= 0:
+        for reason in outside[:_EXPLAINED]:
+            click.echo(f"Warning: {reason}", err=True)
+        if (n_more := len(outside) - _EXPLAINED) > 0:
+            click.echo(f"Warning: {n_more} more outside the domain of the model; --json prints why", err=True)
+    if outside:
         ctx.exit(EXIT_NOT_CONVERGED)
 
 
@@ -126,10 +142,10 @@ def _row(item: "InputStructure", result: dict[str, Any]) -> dict[str, Any]:
 # Columns of the table: result → title, factor of the printed unit, decimals. The largest value of arrays is printed.
 _COLUMNS = {
     "fmax": ("fmax/(eV/Å)", 1.0, 3),
-    "energy_uncertainty": ("uncertainty/meV", 1000.0, 3),
-    "energy_uncertainty_95": ("95 % within ±/meV", 1000.0, 3),
+    "energy_uncertainty": ("uncertainty/meV", 1000.0, 1),
+    "energy_uncertainty_95": ("95 % within ±/meV", 1000.0, 1),
     "energy_frame_std": ("frame std/meV", 1000.0, 3),
-    "energies_uncertainty": ("max. atom uncertainty/meV", 1000.0, 3),
+    "energies_uncertainty": ("max. atom uncertainty/meV", 1000.0, 1),
     "forces_uncertainty": ("max. force uncertainty/(eV/Å)", 1.0, 3),
     "forces_frame_std": ("max. force frame std/(eV/Å)", 1.0, 4),
     "domain_distance": ("max. domain distance", 1.0, 3),
@@ -154,7 +170,7 @@ def _print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
     if "energy_var" in rows[0]:
         columns["committee std/meV"] = [f"{1000 * row['energy_var'] ** 0.5:.3f}" for row in rows]
     if any(row.get("domain") == "outside" for row in rows):
-        columns["domain"] = [f"OUTSIDE: {row['why']}" if "why" in row else "inside" for row in rows]
+        columns["domain"] = ["OUTSIDE" if "why" in row else "inside" for row in rows]
     print_table(columns)
 
 

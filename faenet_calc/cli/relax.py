@@ -22,7 +22,7 @@ from faenet_calc.cli.options import (
     verbosity_options,
 )
 from faenet_calc.cli.table import Column, row
-from faenet_calc.errors import InputError, counted, message_of
+from faenet_calc.errors import InputError, OutsideDomainWarning, counted, message_of
 from faenet_calc.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def command(ctx: click.Context, /, inputs: tuple[str, ...], as_json: bool, **opt
 
     output: Path | None = options.pop("output")
     optimizer_factory(options["optimizer"], {})
-    with plain_warnings(ctx):
+    with plain_warnings(ctx, but=(OutsideDomainWarning,)):  # reported with the result of each structure
         structures = read_structures(inputs, check=False)
         if len(structures) == 1:
             check_structure(structures[0])
@@ -237,6 +237,8 @@ class _Batch:
         bar.clear()
         if run.error is not None:
             click.echo(f"Error: {run.item.name}: {run.error}", err=True)
+        elif self.talks and run.result is not None and run.result.why is not None:
+            click.echo(f"Warning: {run.item.name}: outside the domain of the model: {run.result.why}", err=True)
         self._say(row(self.columns, run.cells()))
         bar.update()
 

@@ -11,7 +11,7 @@ class GraphConfig:
     """Options for building graphs from structures.
 
     Attributes:
-        max_neighbors: Keep this many nearest neighbours of an atom (symmetric, ties kept); None keeps all.
+        max_neighbors: Keep this many nearest neighbors of an atom (symmetric, ties kept); None keeps all.
         rewiring: ``remove-tag-0`` deletes sub-surface atoms, as upstream OC20 weights expect.
     """
 

@@ -52,7 +52,7 @@ def to_graph(
         cutoff: (Å).
         dtype: Type of positions and cell.
         device: Device of the tensors.
-        max_neighbors: Maximum number of nearest neighbours per atom, see
+        max_neighbors: Maximum number of nearest neighbors per atom, see
             :func:`~faenet_calc.graphs.neighbors.keep_nearest`.
         tags: [n_atoms], replaces the tags of the structure.
         neighbors: A Verlet list to reuse between calls; its cutoff and ``max_neighbors`` must equal those given here.
@@ -110,7 +110,7 @@ def to_batch(
         cutoff: (Å).
         dtype: Type of positions and cell.
         device: Device of the tensors.
-        max_neighbors: Maximum number of nearest neighbours per atom.
+        max_neighbors: Maximum number of nearest neighbors per atom.
         tags: [n_atoms] for one structure, a sequence of such arrays for several; None uses the tags of the structures.
 
     Raises:
@@ -183,7 +183,7 @@ def _check_cell(cell_bytes: bytes, pbc_bytes: bytes) -> None:
             "Set a cell vector for every periodic direction or switch pbc off there (atoms.pbc = ...)."
         )
     short = np.flatnonzero(pbc & (lengths < MIN_DISTANCE))
-    if len(short):  # the neighbour search would find millions of images
+    if len(short):  # the neighbor search would find millions of images
         raise InputError(
             f"overlapping atoms: the periodic axis {short[0]} is only {lengths[short[0]]:.3g} Å long, so every atom is "
             f"closer than {MIN_DISTANCE} Å to its own image. Is the cell in the right unit (Å)?"

@@ -4,9 +4,9 @@ Conventions of the whole package:
 
 - A graph value is always a batch; a single structure is a batch of one.
 - Rows of ``cell`` are lattice vectors (Å).
-- An edge has a centre ``i`` and a neighbour ``j`` in the image ``shift``:
+- An edge has a centre ``i`` and a neighbor ``j`` in the image ``shift``:
   ``edge_vector = r_j + shift @ cell - r_i``. Upstream calls this ``pos[src] - pos[dst]`` with src = j, dst = i.
-- Edges are sorted by centre; messages flow from neighbour to centre.
+- Edges are sorted by centre; messages flow from neighbor to centre.
 - Energies eV, lengths Å, forces eV/Å; stress = (1/|V|) dE/dε in eV/Å³, ASE's sign and Voigt order.
 
 >>> import torch
@@ -47,7 +47,7 @@ class AtomGraph:
         graph_of_atom: [n_atoms] int64, ascending.
         centre: [n_edges] int64, ascending.
         neighbor: [n_edges] int64.
-        shift: [n_edges, 3] int64, lattice image of the neighbour.
+        shift: [n_edges, 3] int64, lattice image of the neighbor.
     """
 
     positions: Tensor
@@ -242,7 +242,7 @@ class AtomGraph:
         )
 
     def to_pyg(self) -> "Batch":
-        """Convert to a PyG ``Batch`` with upstream's field names; rows of ``edge_index`` are [neighbour, centre]."""
+        """Convert to a PyG ``Batch`` with upstream's field names; rows of ``edge_index`` are [neighbor, centre]."""
         from torch_geometric.data import Batch, Data
 
         return Batch.from_data_list(
@@ -266,7 +266,7 @@ class AtomGraph:
     def from_pyg(cls, data: Any) -> "AtomGraph":
         """Convert a PyG ``Data`` or ``Batch`` with the field names and edges of upstream.
 
-        Needs ``pos``, ``atomic_numbers`` (or ``z``) and ``edge_index`` ([neighbour, centre] rows). ``batch``, ``tags``,
+        Needs ``pos``, ``atomic_numbers`` (or ``z``) and ``edge_index`` ([neighbor, centre] rows). ``batch``, ``tags``,
         ``cell``, ``cell_offsets`` and ``pbc`` are read where present; without ``pbc``, a structure that has a cell and
         ``cell_offsets`` counts as periodic in all directions.
         """

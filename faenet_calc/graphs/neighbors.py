@@ -1,4 +1,4 @@
-"""Neighbour lists for any periodicity, and their reuse between steps.
+"""Neighbor lists for any periodicity, and their reuse between steps.
 
 The only module that uses the backends (vesin, and vesin-torch for tensors on a GPU). Arrays are float64 numpy;
 distances are recomputed in a fixed order of operations, so that a reused list and a new one have bitwise identical
@@ -31,7 +31,7 @@ _MOST_BINS = 1e5
 _FAR = 1e3
 # Coordinates (Å) beyond this are refused: they no longer resolve a bond.
 _FARTHEST = 1e8
-# Distances that differ by less than this (Å) belong to the same shell of neighbours in keep_nearest; larger than the
+# Distances that differ by less than this (Å) belong to the same shell of neighbors in keep_nearest; larger than the
 # rounding of stored coordinates.
 _TIE = 1e-5
 
@@ -42,10 +42,10 @@ class NeighborList:
 
     Attributes:
         centre: [n_edges] int64, index of the central atom i.
-        neighbor: [n_edges] int64, index of the neighbour j.
+        neighbor: [n_edges] int64, index of the neighbor j.
         shift: [n_edges, 3] int64, so that ``r_j + shift @ cell - r_i`` is the edge vector for positions as given.
         distance: [n_edges] (Å).
-        n_dropped: Number of edges within the cutoff removed by a limit on neighbours.
+        n_dropped: Number of edges within the cutoff removed by a limit on neighbors.
     """
 
     centre: Integers
@@ -78,7 +78,7 @@ def neighbor_list(
         cell: [3, 3] (Å), rows are lattice vectors; those of non-periodic directions are not used and may be zero.
         pbc: [3] bool.
         cutoff: (Å).
-        max_neighbors: Maximum number of nearest neighbours per atom, see :func:`keep_nearest`.
+        max_neighbors: Maximum number of nearest neighbors per atom, see :func:`keep_nearest`.
 
     Raises:
         InputError: For a cutoff that is not positive, lattice vectors that do not span the periodic directions, or
@@ -120,7 +120,7 @@ def neighbor_tensors(
     """:func:`neighbor_list` for positions on any device, with the same edges in the same order.
 
     Positions on a CUDA device are searched there if vesin-torch is installed. Positions on the CPU, limits on the
-    number of neighbours, and structures that need the precautions of :func:`neighbor_list` (coordinates beyond 1000 Å,
+    number of neighbors, and structures that need the precautions of :func:`neighbor_list` (coordinates beyond 1000 Å,
     flat or very long boxes) are searched on the CPU. The search on a device waits for it twice.
 
     Args:
@@ -189,7 +189,7 @@ def _search_on_device(
 def keep_nearest(edges: NeighborList, n_atoms: int, max_neighbors: int) -> NeighborList:
     """Keep the edges that are among the ``max_neighbors`` nearest of either end.
 
-    Neighbours as far as the last one kept (within 1e-5 Å) are kept too, so the choice depends neither on the order of
+    Neighbors as far as the last one kept (within 1e-5 Å) are kept too, so the choice depends neither on the order of
     atoms nor on orientation, and an edge and its reverse are kept or dropped together. An atom may therefore end up
     with more than ``max_neighbors``.
     """
@@ -229,7 +229,7 @@ def _axis_heights(cell_bytes: bytes, pbc_bytes: bytes) -> Floats:
 
 
 class VerletList:
-    """A neighbour list that is rebuilt only when necessary.
+    """A neighbor list that is rebuilt only when necessary.
 
     Pairs are searched within ``cutoff + skin`` and reused until an atom has moved more than half the skin since the
     search (a jump by a lattice vector counts as a move) or the cell, the periodicity, the elements or the number of
@@ -250,7 +250,7 @@ class VerletList:
         self._built: _Search | None = None
 
     def update(self, positions: ArrayLike, cell: ArrayLike, pbc: ArrayLike, numbers: ArrayLike) -> NeighborList:
-        """Return the neighbour list of the structure; arguments as for :func:`neighbor_list`."""
+        """Return the neighbor list of the structure; arguments as for :func:`neighbor_list`."""
         positions, cell, periodic = _arrays(positions, cell, pbc)
         numbers = np.asarray(numbers)
         self.n_calls += 1

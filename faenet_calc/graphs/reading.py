@@ -18,7 +18,7 @@ from ase.io import read
 from ase.io.formats import UnknownFileTypeError, filetype, string2index
 from ase.symbols import symbols2numbers
 
-from faenet_calc.errors import InputError, message_of
+from faenet_calc.errors import InputError, counted, message_of
 from faenet_calc.files import source_for_ase
 from faenet_calc.graphs.convert import validate
 from faenet_calc.graphs.neighbors import neighbor_list
@@ -82,10 +82,16 @@ def _read_file(given: str) -> list[InputStructure]:
             kind = filetype(str(path))
             structures = read(source_for_ase(path, kind), index=":", format=kind, do_not_split_by_at_sign=True)
         structures = structures if isinstance(structures, list) else [structures]
+        if isinstance(index, int) and not -len(structures) <= index < len(structures):
+            raise InputError(
+                f"{given}: {path} has {counted(len(structures), 'structure')}; indices begin with 0, @-1 is the last"
+            )
         chosen = range(len(structures))[slice(None) if index is None else index]
     except InputError:
         raise
     except UnknownFileTypeError as error:
+        if path.stat().st_size == 0:
+            raise InputError(f"{path}: the file is empty") from error
         raise InputError(
             f"{path}: ASE does not know this kind of file; rename it (.extxyz, .cif, POSCAR, …)"
         ) from error
@@ -164,6 +170,10 @@ def check_structure(item: InputStructure) -> None:
     partial = [site for site, species in occupancies.items() if len(species) > 1 or min(species.values()) < 1 - 1e-6]
     if partial:
         raise InputError(f"{item.name}: partially occupied sites {partial[:5]}; order the structure first")
+    if len(unknown := np.flatnonzero(item.atoms.numbers < 1)):
+        raise InputError(
+            f"{item.name}: no element is given for atom {unknown[0]} (symbol X); expected chemical symbols"
+        )
     try:
         validate(item.atoms)
     except InputError as error:

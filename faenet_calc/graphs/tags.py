@@ -7,7 +7,7 @@ comes from ``ase.build`` must be translated, not passed on.
 The rules: the surface normal is the direction with the widest vacuum. A *fragment* is a set of non-metal atoms joined
 by covalent bonds. A fragment is an adsorbate if it has no part in the lower half of the slab and is of a kind that the
 lower half does not contain (atoms coordinated by metal as in the lower half stay with the slab); so is a layer on top
-that holds less than half the atoms of any other layer. Of the slab, the atoms near the top and those whose neighbours
+that holds less than half the atoms of any other layer. Of the slab, the atoms near the top and those whose neighbors
 are mostly below are its surface.
 """
 
@@ -33,12 +33,12 @@ Mask = NDArray[np.bool_]
 NONMETALS = np.array([1, 2, 6, 7, 8, 9, 10, 15, 16, 17, 18, 34, 35, 36, 53, 54, 86])
 _VACUUM = 5.0  # Å without atoms along a direction make a surface
 _BOND = 1.25  # times the sum of covalent radii
-_LATTICE_SITE = 0.6  # share of the metal neighbours in the lower half that makes a lattice site
-_SURFACE_DEPTH = 2.0  # Å below the topmost slab atom that are surface whatever their neighbours, as OC20 has it
+_LATTICE_SITE = 0.6  # share of the metal neighbors in the lower half that makes a lattice site
+_SURFACE_DEPTH = 2.0  # Å below the topmost slab atom that are surface whatever their neighbors, as OC20 has it
 _ADATOM = 1.0  # Å, an adatom is at least this far above the layer below
 _LEAN = -0.08  # mean rise of the bonds below which an atom is open upwards
 _LAYER = 0.6  # Å, atoms this close in height belong to one layer
-_SHELL = 1.3  # times the sum of covalent radii: neighbours that make up an atom's coordination in the slab
+_SHELL = 1.3  # times the sum of covalent radii: neighbors that make up an atom's coordination in the slab
 
 
 def infer_tags(atoms: Atoms) -> Tags:
@@ -195,7 +195,7 @@ def _adsorbate_fragments(slab: _Slab) -> Mask:
 
 
 def _sits_like_below(slab: _Slab, low: Mask) -> Mask:
-    """[n_atoms] atoms with nearly as many metal neighbours as their element has in the lower half: lattice sites."""
+    """[n_atoms] atoms with nearly as many metal neighbors as their element has in the lower half: lattice sites."""
     to_metal = (slab.ratio < _BOND) & ~slab.nonmetal[slab.edges.neighbor]
     count = np.bincount(slab.edges.centre[to_metal], minlength=len(slab.numbers))
     alike = np.zeros(len(slab.numbers), dtype=bool)
@@ -228,7 +228,7 @@ def _partial_top_layers(slab: _Slab, adsorbate: Mask) -> Mask:
 
 
 def _surface(slab: _Slab, body: Mask) -> Mask:
-    """[n_atoms] slab atoms at the top, and those in the upper half that miss neighbours upwards."""
+    """[n_atoms] slab atoms at the top, and those in the upper half that miss neighbors upwards."""
     height = np.where(body, slab.height, -np.inf)
     top, bottom = height.max(), slab.height[body].min()
     inside = (slab.ratio < _SHELL) & body[slab.edges.neighbor]

@@ -162,7 +162,8 @@ def training_report(
         config: The settings as YAML.
         notes: A sentence on how the run went.
     """
-    figures = [figure for figure in _learning_curves(history) if figure is not None]
+    curves = _learning_curves(history) if len(history) > 1 else []  # one validation is a point, not a curve
+    figures = [figure for figure in curves if figure is not None]
     write_page(path, "training.html", title=title, notes=notes, figures=figures, sections=sections, config=config)
 
 

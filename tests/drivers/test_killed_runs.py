@@ -18,7 +18,7 @@ from faenet_calc.simulate.trajectory import read_snapshots
 
 
 class FreshEMT(EMT):
-    """EMT without memory: its neighbour list, whose order decides the last bits, is built anew every time."""
+    """EMT without memory: its neighbor list, whose order decides the last bits, is built anew every time."""
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
         super().calculate(atoms, properties, all_changes)

@@ -71,7 +71,7 @@ def test_lists_globs_and_paths(members, slab, tmp_path):
         assert committee.get_property("energy", slab) == pytest.approx(expected, abs=1e-12)
 
 
-def test_neighbour_lists_are_shared_by_equal_cutoffs(members, slab):
+def test_neighbor_lists_are_shared_by_equal_cutoffs(members, slab):
     same, mixed = FAENetCalculator(members[:2]), FAENetCalculator(members)
     for calc, expected in ((same, 1), (mixed, 2)):
         calc.get_property("forces", slab)

@@ -156,7 +156,7 @@ def test_isolated_atoms(potential):
     atoms = Atoms("Cu3", positions=[[0, 0, 0], [2.5, 0, 0], [0, 0, 30]])
     calc = FAENetCalculator(potential)
     with pytest.warns(
-        UserWarning, match=r"1 atom has no neighbour within 4.0 Å, and no force acts on it \(indices \[2\]\)"
+        UserWarning, match=r"1 atom has no neighbor within 4.0 Å, and no force acts on it \(indices \[2\]\)"
     ):
         calc.get_property("energy", atoms)
     atoms.positions[2, 0] += 1.0

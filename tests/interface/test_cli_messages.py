@@ -200,7 +200,7 @@ def test_numbers_agree_with_their_nouns(tmp_path, model):
     broken.write(tmp_path / "two.traj")
     assert "positions of atoms 0 (Cu), 1 (Cu);" in run("predict", "-m", model, tmp_path / "two.traj").stderr
     Atoms("Cu3", [[0, 0, 0], [0, 0, 2.5], [0, 0, 30]]).write(tmp_path / "apart.xyz")
-    assert "1 atom has no neighbour" in run("predict", "-m", model, tmp_path / "apart.xyz").stderr
+    assert "1 atom has no neighbor" in run("predict", "-m", model, tmp_path / "apart.xyz").stderr
     write(tmp_path / "cu.extxyz", bulk("Cu"))
     assert run("data", "check", tmp_path / "cu.extxyz").stdout.startswith("1 structure, 1 atom, 1 element (Cu)")
 
@@ -251,3 +251,44 @@ def test_the_domain_warning_is_short_and_the_results_are_complete():
     wire = Atoms("C4", [[0, 0, 1.3 * n] for n in range(4)], cell=[12, 12, 5.2], pbc=(False, False, True))
     (found,) = calc.predict([wire])
     assert "C in wires (training data: C in molecules, clusters and slabs)" in found["why"]
+
+
+def test_structures_outside_the_domain_are_named_with_every_reason(tmp_path):
+    paths = [tmp_path / name for name in ("slab.traj", "one.xyz", "wire.traj")]
+    slab = fcc111("Cu", (2, 2, 3), a=3.63, vacuum=8.0)
+    wire = slab.copy()
+    wire.pbc = [True, False, False]
+    for path, atoms in zip(paths, (slab, Atoms("Cu"), wire), strict=True):
+        write(path, atoms)
+    for command in ("predict", "relax"):
+        result = CliRunner().invoke(main, [command, "-m", "metals-s", *map(str, paths)])
+        assert result.exit_code == 3
+        lines = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+        assert sorted(line.split(": ")[1] for line in lines) == sorted(map(str, paths[1:]))
+        assert all("outside the domain of the model: Cu in " in line for line in lines)
+        assert "results[" not in result.output and "outside the domain" not in result.stdout
+    assert CliRunner().invoke(main, ["predict", "-q", "-m", "metals-s", str(paths[1])]).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("slab.traj@3", "slab.traj has 1 structure; indices begin with 0"),
+        ("empty.xyz", "the file is empty"),
+        ("ghost.traj", "ghost.traj: no element is given for atom 1 (symbol X)"),
+        ("uranium.traj", "uranium.traj: the model was never trained on U"),
+    ],
+)
+def test_unusable_structures_are_named(tmp_path, name, expected):
+    write(tmp_path / "slab.traj", fcc111("Cu", (1, 1, 3), vacuum=8.0))
+    (tmp_path / "empty.xyz").write_text("")
+    write(tmp_path / "ghost.traj", Atoms("CuX", [[0, 0, 0], [0, 0, 2]]))
+    write(tmp_path / "uranium.traj", Atoms("CuU", [[0, 0, 0], [0, 0, 2.5]]))
+    result = CliRunner().invoke(main, ["predict", "-m", "metals-s", str(tmp_path / "slab.traj"), str(tmp_path / name)])
+    assert result.exit_code == 2 and expected in result.stderr
+
+
+def test_a_stopped_run_tells_its_time(slab, model):
+    result = CliRunner().invoke(main, ["md", "-m", model, str(slab), "--timestep", "100", "--steps", "50"])
+    assert result.exit_code != 0 and "stopped after 10 steps" in result.stderr
+    assert "10 (1.000 ps)" in result.stdout and "the trajectory is not saved" in result.stderr

@@ -371,7 +371,7 @@ def test_warnings_are_one_line(files, model):
     Atoms("Cu2", positions=[[0, 0, 0], [0, 0, 30]]).write(files / "apart.xyz")
     result = run("predict", "-m", model, files / "apart.xyz")
     assert result.exit_code == 0, result.output
-    (line,) = [line for line in result.stderr.splitlines() if "no neighbour" in line]
+    (line,) = [line for line in result.stderr.splitlines() if "no neighbor" in line]
     assert line.startswith("Warning: ") and ".py" not in line
     assert run("predict", "-m", model, files / "apart.xyz", "-q").stderr == ""
 

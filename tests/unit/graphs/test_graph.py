@@ -31,7 +31,7 @@ def test_the_conventions_in_the_docstring_hold():
     assert doctest.testmod(faenet_calc.graphs.graph).failed == 0
 
 
-def test_edge_vectors_point_from_the_centre_to_the_image_of_the_neighbour():
+def test_edge_vectors_point_from_the_centre_to_the_image_of_the_neighbor():
     atoms = bulk("Cu")
     atoms.positions += 0.3
     graph = to_graph(atoms, cutoff=4.0)

@@ -1,4 +1,4 @@
-"""Neighbour lists against ASE's on random cells of every kind, the cap, and the reuse between steps."""
+"""Neighbor lists against ASE's on random cells of every kind, the cap, and the reuse between steps."""
 
 import copy
 import itertools
@@ -359,7 +359,7 @@ def test_tensors_on_the_cpu_are_searched_as_arrays_are(on_device):
 
 
 def test_what_the_search_for_gpus_leaves_to_the_cpu():
-    """No import of the backend: the precautions and the limit on neighbours need the CPU."""
+    """No import of the backend: the precautions and the limit on neighbors need the CPU."""
     slab = fcc111("Cu", (2, 2, 3), vacuum=8.0)
     far = slab.positions + np.array([5000.0, 0, 0])
     cell = torch.tensor(slab.cell.array)

@@ -137,6 +137,15 @@ def test_pages_stand_alone_and_escape_what_users_wrote(assessment, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["e.html", "t.html"]
 
 
+def test_a_single_validation_is_no_learning_curve(assessment, tmp_path):
+    history = [{"step": 10 * n, "train_loss": 1 / n, "loss": 2 / n, "lr": 1e-3} for n in (1, 2)]
+    pages = []
+    for rows in (history[:1], history):
+        training_report(tmp_path / "t.html", title="x", history=rows, sections=[], config="", notes="")
+        pages.append((tmp_path / "t.html").read_text(encoding="utf-8"))
+    assert ["Learning curves" in page for page in pages] == [False, True]
+
+
 def _training_curve(steps):
     history = [{"step": step, "train_loss": 1.0, "loss": 2.0, "lr": 1e-3} for step in steps]
     lines = {line.get_label(): line for line in _learning_curves(history)[0].axes[0].lines}
