@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @click.command("generate")
 @click.argument("recipe", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder [labels/NAME].")
+@click.option(
+    "-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Output folder.  [default: labels/NAME]"
+)
 @click.option(
     "-j", "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of worker processes."
 )
-@click.option("--format", "form", type=click.Choice(["extxyz", "aselmdb"]), help="Format of the label file [extxyz].")
+@click.option(
+    "--format", "form", type=click.Choice(["extxyz", "aselmdb"]), help="Format of the label file.  [default: extxyz]"
+)
 @click.option("--tasks", type=click.IntRange(min=1), help="Number of tasks, instead of the number in the recipe.")
 @click.option("--seed", type=int, help="Random seed of the task list, instead of the seed in the recipe.")
 @click.option("--time-limit", type=NOT_NEGATIVE, metavar="S", help="Start no task after S seconds.")

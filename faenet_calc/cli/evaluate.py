@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from faenet_calc.potential.potential import Potential
     from faenet_calc.training.assessment import Assessment
 
+_LARGE_SHIFT = 0.1  # per atom
 _FALSE_ALARMS = 0.01  # share of structures inside the domain that the guard may mark
 
 
@@ -102,6 +103,13 @@ def command(ctx: click.Context, /, data: tuple[str, ...], model: str | None, **o
             click.echo(
                 f"{len(outside)} of {counted(found.n_structures, 'structure')} {verb} outside the domain of the model"
             )
+        if not options["align"] and (shift := _common_shift(found)) is not None:
+            click.echo(
+                f"Warning: the energies differ from the labels by nearly the same amount per atom ({shift:+.3g} "
+                f"{potential.config.energy.unit}), as with labels of another code or functional; --align fits one "
+                "offset per element",
+                err=True,
+            )
         if report is not None:
             click.echo(f"wrote {report}", err=True)
     if len(outside) > _FALSE_ALARMS * found.n_structures:
@@ -126,6 +134,17 @@ def _open(
         progress=progress,
     )
     return potential, dataset
+
+
+def _common_shift(found: "Assessment") -> float | None:
+    """Mean error of the energies per atom if it is large and much larger than their scatter; else None."""
+    import numpy as np
+
+    errors = np.array([(record.predicted_energy - record.energy) / len(record.numbers) for record in found.records])
+    errors = errors[np.isfinite(errors)]
+    if len(errors) < 2 or abs(errors.mean()) < max(_LARGE_SHIFT, 5 * errors.std()):
+        return None
+    return float(errors.mean())
 
 
 def _n_trained_on(potential: "Potential", dataset: "GraphDataset") -> int:

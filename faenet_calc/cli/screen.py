@@ -73,7 +73,7 @@ _INDEX = click.Tuple([int, int, int])
 def command(ctx: click.Context, /, out_dir: Path, merge: bool, as_json: bool, **options: Any) -> None:
     """Place adsorbates on every distinct site of slabs, relax them and rank their adsorption energies.
 
-    Exit code 0 if all configurations converged, 3 if some did not or could not be computed, 2 for bad input.
+    Exit code 0 if all configurations converged, 3 if some did not or could not be computed, 2 for invalid input.
     """
     from faenet_calc.reports.screening import write_screening_report
     from faenet_calc.screening.screen import merge_screen, screen

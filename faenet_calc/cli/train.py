@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--resume",
     type=click.Choice(["auto", "never"]),
     default="never",
-    help="Continue a run that was stopped (auto) or not.",
+    help="Continue the run in the output folder, if there is one (auto).  [default: never]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing run in the output folder.")
 @click.option(

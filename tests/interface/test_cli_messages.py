@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, fcc111
+from ase.calculators.emt import EMT
 from ase.cluster import Icosahedron
 from ase.io import write
 from click.testing import CliRunner
@@ -292,3 +293,20 @@ def test_a_stopped_run_tells_its_time(slab, model):
     result = CliRunner().invoke(main, ["md", "-m", model, str(slab), "--timestep", "100", "--steps", "50"])
     assert result.exit_code != 0 and "stopped after 10 steps" in result.stderr
     assert "10 (1.000 ps)" in result.stdout and "the trajectory is not saved" in result.stderr
+
+
+def test_evaluate_notices_energies_of_another_zero(tmp_path):
+    structures = []
+    for seed in range(3):
+        structures.append(fcc111("Cu", (1, 1, 3), vacuum=6.0))
+        structures[-1].info = {}
+        structures[-1].rattle(0.03, seed=seed)
+        structures[-1].calc = EMT()
+        structures[-1].get_forces()
+    write(tmp_path / "emt.extxyz", structures)
+
+    def warned(*more):
+        arguments = ["evaluate", "-m", "metals-s", str(tmp_path / "emt.extxyz"), "--symmetry", "0", *more]
+        return "--align fits one offset per element" in CliRunner().invoke(main, arguments).stderr
+
+    assert warned() and not warned("--align")
