@@ -29,7 +29,8 @@ def run_page(name, text):
         if kind == "python":
             run_python(block, name, namespace)
             continue
-        assert all(line.startswith(("faenet-calc ", "#")) for line in block.splitlines() if line), block
+        lines = block.replace("\\\n", " ").splitlines()
+        assert all(line.startswith(("faenet-calc ", "#")) for line in lines if line), block
         for words in commands_of(block):
             run_command(words)
 
