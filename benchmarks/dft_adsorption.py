@@ -28,7 +28,7 @@ with adsorbate that it marks as outside its domain.
 
 A model is compared on the pairs whose elements it was trained on. References (nequix, CHGNet, SevenNet, MatterSim)
 need their packages and are evaluated at the DFT geometries, with the vacuum direction made periodic (nequix ignores the
-cell otherwise). --weights is the folder with nequix-oam-1.nqx and mattersim-v1.0.0-5M.pth.
+cell otherwise). `A+B` is the mean of two references. --weights is the folder with nequix-oam-1.nqx and mattersim-v1.0.0-5M.pth.
 
 With -o, the rows of each model are written to DIR/MODEL-dft_adsorption.jsonl.
 """
@@ -49,6 +49,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator
+from ase.calculators.mixing import AverageCalculator
 from ase.constraints import FixAtoms
 from ase.geometry import find_mic
 from matplotlib import rc_context
@@ -377,6 +378,19 @@ REFERENCES: dict[str, Callable[[Path], Calculator]] = {
 }
 
 
+def reference(name: str, weights: Path) -> Calculator:
+    """A reference, or the mean of several whose names are joined by ``+``."""
+    members = [REFERENCES[member](weights) for member in name.split("+")]
+    return members[0] if len(members) == 1 else AverageCalculator(members)
+
+
+def _reference_name(text: str) -> str:
+    unknown = [member for member in text.split("+") if member not in REFERENCES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(REFERENCES)}")
+    return text
+
+
 def trained_pairs(calculator: FAENetCalculator, pairs: Sequence[Pair]) -> list[Pair]:
     """Pairs made only of elements that the model was trained on, of adsorbates with at least two such pairs."""
     trained = set(calculator.trained_elements)
@@ -439,7 +453,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("models", nargs="*", metavar="MODEL", help="shipped name or checkpoint")
     result.add_argument("--data", type=Path, required=True, help="folder with alloys-o-oh and alloys-co-h-no")
-    result.add_argument("--references", nargs="*", choices=REFERENCES, default=[], help="other potentials")
+    result.add_argument("--references", nargs="*", type=_reference_name, default=[], help="other potentials")
     result.add_argument("--weights", type=Path, default=Path(), help="folder with the weights of references")
     result.add_argument("--relax", action="store_true", help="relax with each model as well")
     result.add_argument("--slabs", type=int, default=1, help="slabs per element of a surface, for each adsorbate")
@@ -463,7 +477,7 @@ def main() -> None:
         found: list[Outcome] = []
         if name in arguments.references:
             words: Row = {"model": name}
-            found.append(at_dft_geometry(name, REFERENCES[name](arguments.weights), pairs))
+            found.append(at_dft_geometry(name, reference(name, arguments.weights), pairs))
         else:
             calculator, words = FAENetCalculator(name, device="cpu"), model_words(name)
             words["model"] = Path(name).resolve().parent.name if Path(name).is_file() else name

@@ -90,8 +90,10 @@ class EnergiesAndGradients:
     grad_weights: Tensor
 
 
-def supports(model: FAENet) -> bool:
+def supports(model: torch.nn.Module) -> bool:
     """Whether a model's architecture, dtype and device are those of the compiled functions."""
+    if not isinstance(model, FAENet):
+        return False
     config, parameter = model.config, next(model.parameters())
     found = library()
     return (
