@@ -1,6 +1,6 @@
 """How fast are energy and forces through ASE, beside other potentials and another version of this package?
 
-    python benchmarks/speed.py [--sizes 12 40 200 500 2000] [--models metals-m metals-s] [--frames one pair all]
+    python benchmarks/speed.py [--sizes 12 40 200 500 2000] [--models catalysis-m metals-m metals-s] [--frames one pair all]
                                [--peers] [--other PATH] [--repeats 7] [--out rows.jsonl] [--plot speed.svg]
 
 Cu(111) slabs with CO, whose atoms move a little before every call; one thread; CPU time of ``atoms.get_forces()``,
@@ -160,15 +160,16 @@ class _Timer:
         """
         import torch
 
+        from faenet_calc.network.layers import edge_width
         from faenet_calc.network.packing import DirectionalBasis
 
         calculator = self.calculators[case]
         (potential,) = calculator.predictor.committee.members  # type: ignore[attr-defined]
         network, graph = potential.config.model, potential.graph(slab(n_atoms))
-        h, f, n = network.hidden_channels, network.filters, network.interactions
+        h, f, n, e = network.hidden_channels, network.filters, network.interactions, edge_width(network)
         with torch.no_grad():
             directional = len(DirectionalBasis.of(potential.model).features)
-        per_edge = n * f * f + f * directional
+        per_edge = n * f * e + e * directional
         per_atom = n * (4 * h * f + 2 * h * network.feed_forward) + (n + 1) * h * h // 2
         edge_frames, atom_frames = {"one": (1, 1), "pair": (1, 2), "all": (4, 8)}[case.rpartition("=")[2]]
         return 2 * 2 * (edge_frames * graph.n_edges * per_edge + atom_frames * graph.n_atoms * per_atom)
@@ -356,7 +357,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[12, 40, 200, 500, 2000], choices=LAYERS)
-    parser.add_argument("--models", nargs="+", default=["metals-m", "metals-s"], help="Shipped names or paths.")
+    parser.add_argument("--models", nargs="+", default=["catalysis-m", "metals-m", "metals-s"], help="Shipped names or paths.")
     parser.add_argument("--frames", nargs="+", default=["one", "pair", "all"], choices=["one", "pair", "all"])
     parser.add_argument("--peers", action="store_true", help="Also measure the potentials of the extra [peers].")
     parser.add_argument("--other", type=Path, help="Folder of another checkout to compare with.")

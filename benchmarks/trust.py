@@ -464,7 +464,7 @@ def text(value: float | str | None, unit: str = "") -> str:
 def main() -> None:
     """Measure all rows and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="metals-m")
+    parser.add_argument("model", nargs="?", default="catalysis-m")
     parser.add_argument("--rattled", type=int, default=20, help="number of rattled slabs")
     parser.add_argument("--no-tests", action="store_true", help="leave out the rows that run regression tests")
     parser.add_argument("--json", type=Path, help="write the rows to this file")

@@ -121,9 +121,9 @@ def test_times_are_those_of_the_results(repository):
     """Within 15 %, which allows for noise between runs of the benchmark."""
     rows = [json.loads(line) for line in (repository / "benchmarks/results/speed.jsonl").read_text().splitlines()]
     times = {(row["case"], row["atoms"]): row["value"] for row in rows if row["metric"] == "energy and forces"}
-    found = re.findall(r"^\| `(metals-[sm])` \| ([\d./ ]+) \| ([\d./ ]+) \|", README, flags=re.MULTILINE)
+    found = re.findall(r"^\| `((?:catalysis|metals)-[sm])` \| ([\d./ ]+) \| ([\d./ ]+) \|", README, flags=re.MULTILINE)
     measured = [row for row in found if (f"{row[0]}, frames=pair", 40) in times]
-    assert "metals-m" in {model for model, *_ in measured}
+    assert {"catalysis-m", "metals-m"} <= {model for model, *_ in measured}
     for model, *columns in measured:
         for atoms, column in zip((40, 200), columns, strict=True):
             expected = [times[f"{model}, frames={frames}", atoms] for frames in ("pair", "one", "all")]
