@@ -28,7 +28,8 @@ with adsorbate that it marks as outside its domain.
 
 A model is compared on the pairs whose elements it was trained on. References (nequix, CHGNet, SevenNet, MatterSim)
 need their packages and are evaluated at the DFT geometries, with the vacuum direction made periodic (nequix ignores the
-cell otherwise). `A+B` is the mean of two references. --weights is the folder with nequix-oam-1.nqx and mattersim-v1.0.0-5M.pth.
+cell otherwise). `A+B` is the mean of two references. --weights is the folder with nequix-oam-1.nqx and
+mattersim-v1.0.0-5M.pth.
 
 With -o, the rows of each model are written to DIR/MODEL-dft_adsorption.jsonl.
 """

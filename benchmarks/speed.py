@@ -1,7 +1,8 @@
 """How fast are energy and forces through ASE, beside other potentials and another version of this package?
 
-    python benchmarks/speed.py [--sizes 12 40 200 500 2000] [--models catalysis-m metals-m metals-s] [--frames one pair all]
-                               [--peers] [--other PATH] [--repeats 7] [--out rows.jsonl] [--plot speed.svg]
+    python benchmarks/speed.py [--sizes 12 40 200 500 2000] [--models catalysis-m metals-m metals-s]
+                               [--frames one pair all] [--peers] [--other PATH] [--repeats 7] [--out rows.jsonl]
+                               [--plot speed.svg]
 
 Cu(111) slabs with CO, whose atoms move a little before every call; one thread; CPU time of ``atoms.get_forces()``,
 graph included. Calls of all potentials alternate, so that a busy machine slows all of them down, and medians are
@@ -357,7 +358,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[12, 40, 200, 500, 2000], choices=LAYERS)
-    parser.add_argument("--models", nargs="+", default=["catalysis-m", "metals-m", "metals-s"], help="Shipped names or paths.")
+    parser.add_argument(
+        "--models", nargs="+", default=["catalysis-m", "metals-m", "metals-s"], help="Shipped names or paths."
+    )
     parser.add_argument("--frames", nargs="+", default=["one", "pair", "all"], choices=["one", "pair", "all"])
     parser.add_argument("--peers", action="store_true", help="Also measure the potentials of the extra [peers].")
     parser.add_argument("--other", type=Path, help="Folder of another checkout to compare with.")

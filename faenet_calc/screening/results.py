@@ -21,8 +21,9 @@ from faenet_calc.simulate.relax import RelaxResult
 
 LEFT_SITE = "left-site"
 SITE_ERROR_EV = 0.09
-"""(eV) standard deviation of the errors among the sites of one slab against DFT (RPBE): catalysis-m has 0.087 on 55 alloy
-slabs (benchmarks/dft_adsorption.py). The uncertainty of a distilled model is relative to its teacher, without this."""
+"""(eV) standard deviation of the errors among the sites of one slab against DFT (RPBE): catalysis-m has 0.087 on 55
+alloy slabs (benchmarks/dft_adsorption.py). The uncertainty of a distilled model is relative to its teacher, without
+this."""
 RESOLVED_EV = 0.1
 """(eV) sites whose energies differ by less are not distinguished."""
 _REPEATS = 64  # independent errors per sample of the correlated ones

@@ -181,7 +181,8 @@ def test_the_rate_finder_suggests_a_rate_between_its_ends(data, tmp_path):
 def test_train_and_evaluate_on_the_command_line(data, tmp_path):
     run = tmp_path / "run"
     options = [f"--set={setting}" for setting in SMALL if "report" not in setting]
-    arguments = ["train", str(data), "-o", str(run), "--set=run.max_epochs=2", "--set=run.validate_every=1", "--json", *options]
+    options += ["--set=run.max_epochs=2", "--set=run.validate_every=1"]
+    arguments = ["train", str(data), "-o", str(run), "--json", *options]
     trained = CliRunner().invoke(main, arguments)
     assert trained.exit_code == 0, trained.output
     assert json.loads(trained.output)["finished"] == "epochs"
