@@ -40,6 +40,11 @@ def with_edge_channels(potential: Potential, width: int, *, seed: int) -> tuple[
             f"finetune.edge_channels = {width} for a model whose edge embedding has {present} channels; expected fewer "
             "channels than the model has: leave it out to train the model as it is"
         )
+    if old.edge_embedding.lin_e12 is None:
+        raise InputError(
+            f"finetune.edge_channels for model.edge_features = {old.config.edge_features!r}; expected "
+            "r_and_distance or all"
+        )
     try:
         model = dataclasses.replace(old.config, edge_channels=width)
     except ValueError as reason:

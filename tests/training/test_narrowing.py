@@ -1,6 +1,7 @@
 """Narrower edge embeddings of trained networks."""
 
 import dataclasses
+import warnings
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from ase.build import add_adsorbate, fcc111, molecule
 from faenet_calc import build_potential, load_potential
 from faenet_calc.errors import InputError
 from faenet_calc.training import narrowing
+from faenet_calc.training.config_file import read_config
+from faenet_calc.training.finetune import adopt_potential
 from faenet_calc.training.narrowing import with_edge_channels
 
 
@@ -66,3 +69,18 @@ def test_width_must_be_smaller(trained, width):
 def test_network_without_a_matrix_of_the_embedding_has_no_narrower_one():
     with pytest.raises(InputError, match=r"finetune.edge_channels: edge_channels = 8 with message = 'simple'"):
         with_edge_channels(build_potential("modern-s", message="simple", hidden_channels=64, filters=16), 8, seed=0)
+
+
+def test_network_without_a_radial_part_is_refused():
+    potential = build_potential("modern-s", hidden_channels=64, filters=16, edge_features="r")
+    with pytest.raises(InputError, match=r"finetune.edge_channels for model.edge_features = 'r'"):
+        with_edge_channels(potential, 8, seed=0)
+
+
+@pytest.mark.parametrize(("width", "warns"), [(4, True), (64, False)])
+def test_a_bad_fit_is_said(width, warns):
+    config = read_config("", ["finetune.checkpoint=metals-s", f"finetune.edge_channels={width}"])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        adopt_potential(config)
+    assert any("changes the filters" in str(warning.message) for warning in seen) == warns
