@@ -42,6 +42,7 @@ TABLE_METRICS = (
     "forces_cosine", "energy_forces_within", "stress_mae", "is_best",
 )  # fmt: skip
 RESERVE = 0.03  # fraction of the time limit reserved for the last validation
+MAX_SKIPPED_IN_A_ROW = 10  # steps without a finite gradient before a run is given up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,16 +302,28 @@ class Run:
         ranks.sum_gradients(list(self.model.parameters()))
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.clip_grad_norm_(parameters, optim.grad_clip or math.inf)
-        if not math.isfinite(float(norm)):
-            raise RuntimeError(
-                f"the gradient of step {state.step} is {float(norm)} (loss terms {totals}); lower optim.lr, or look "
-                "for wrong labels with `faenet-calc data check`"
-            )
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update_parameters(self.potential)
+        if math.isfinite(float(norm)):
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.update_parameters(self.potential)
+            state.skipped_in_a_row = 0
+        else:
+            self._skip(totals, float(norm))
         state.step, state.position = state.step + 1, state.position + 1
-        self._record(totals, rate, float(norm))
+        if not state.skipped_in_a_row:
+            self._record(totals, rate, float(norm))
+
+    def _skip(self, totals: dict[str, float], norm: float) -> None:
+        """Leave out a step whose gradient is not finite, which would make every weight NaN."""
+        state = self.state
+        state.skipped, state.skipped_in_a_row = state.skipped + 1, state.skipped_in_a_row + 1
+        found = f"the gradient of step {state.step} is {norm} (loss terms {totals})"
+        if state.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
+            raise RuntimeError(
+                f"{found}, and so were those of the {MAX_SKIPPED_IN_A_ROW - 1} steps before it; lower optim.lr, or "
+                "look for wrong labels with `faenet-calc data check`"
+            )
+        self._say(f"{found}; this step is skipped")
 
     def _global_counts(self, parts: list[dict[str, float]]) -> dict[str, float]:
         """Count the labels of the whole batch, over its parts and all processes."""

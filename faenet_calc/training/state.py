@@ -35,6 +35,8 @@ class TrainState:
         plateau_factor, plateau_waited: State of the plateau schedule.
         sums: Loss term → sum over the steps of this epoch.
         history: One row per validation.
+        skipped, skipped_in_a_row: Steps without an update because their gradient was not finite: in all, and those
+            just before ``step``.
         finished: Why the run ended, or "".
     """
 
@@ -49,6 +51,8 @@ class TrainState:
     plateau_waited: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    skipped: int = 0
+    skipped_in_a_row: int = 0
     finished: str = ""
 
 

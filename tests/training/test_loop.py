@@ -4,7 +4,9 @@ import csv
 import dataclasses
 import itertools
 import json
+import math
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ from faenet_calc.cli import main
 from faenet_calc.data.dataset import open_dataset
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import load_potential, read_metadata
+from faenet_calc.training import loop
 from faenet_calc.training.config import OptimConfig
 from faenet_calc.training.config_file import read_config
 from faenet_calc.training.loop import Run, train
+from faenet_calc.training.loss import Loss
 from faenet_calc.training.lr_finder import find_rate
 from faenet_calc.training.schedule import Plateau, Schedule, average_weights
 
@@ -73,6 +77,33 @@ def test_options_run(data, tmp_path, more):
     result = train(settings(data, tmp_path / "run", "run.max_epochs=2", "data.val_fraction=0.25", *more))
     assert result.finished == "epochs"
     assert all(np.isfinite(row["loss"]) for row in result.state.history)
+
+
+class InfiniteOnce(Loss):
+    """A loss that is infinite in some steps."""
+
+    at: ClassVar[set[int]] = {3}
+    taken: ClassVar[int] = 0
+
+    def total(self, terms):
+        InfiniteOnce.taken += 1
+        return super().total(terms) * (math.inf if InfiniteOnce.taken in self.at else 1.0)
+
+
+def test_a_step_without_a_finite_gradient_is_skipped(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "Loss", InfiniteOnce)
+    monkeypatch.setattr(InfiniteOnce, "taken", 0)
+    result = train(settings(data, tmp_path / "run", "run.max_epochs=2"))
+    assert result.state.skipped == 1 and result.state.skipped_in_a_row == 0
+    assert np.isfinite(result.state.history[-1]["loss"])
+
+
+def test_a_run_without_finite_gradients_stops_with_a_message(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "Loss", InfiniteOnce)
+    monkeypatch.setattr(InfiniteOnce, "taken", 0)
+    monkeypatch.setattr(InfiniteOnce, "at", set(range(5, 100)))
+    with pytest.raises(RuntimeError, match=r"gradient of step 13 .* 9 steps before it; lower optim\.lr"):
+        train(settings(data, tmp_path / "run", "run.max_epochs=6"))
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(data, tmp_path):
