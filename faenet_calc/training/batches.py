@@ -137,14 +137,15 @@ class BatchMaker:
     ) -> None:
         self.dataset, self.config, self.mode, self.seed, self.replay = dataset, config, mode, seed, replay
 
-    def make(self, indices: Indices, epoch: int) -> TrainBatch:
-        """Build the batch of the given structures in an epoch."""
+    def make(self, indices: Indices, epoch: int, copies: Indices | None = None) -> TrainBatch:
+        """Build the batch of the given structures in an epoch; ``copies`` tells apart those drawn several times."""
         items = [self.dataset[int(index)] for index in indices]
         if self.replay is not None:
             items += self.replay.draw(len(items), [self.seed, epoch, int(indices[0])])
         if self.mode != "stochastic":
             return TrainBatch(labelled=collate(items), frames=self.mode)
-        drawn = [self._draw(item, epoch) for item in items]
+        numbers = [0] * len(items) if copies is None else [*copies.tolist(), *[0] * (len(items) - len(copies))]
+        drawn = [self._draw(item, epoch, copy) for item, copy in zip(items, numbers, strict=True)]
         frames = Frames(
             rotation=torch.cat([frame.rotation for frame in drawn]),
             graph=torch.arange(len(items)),
@@ -152,12 +153,13 @@ class BatchMaker:
         )
         return TrainBatch(labelled=collate(items), frames=frames)
 
-    def _draw(self, item: LabelledGraph, epoch: int) -> Frames:
-        """Draw one random frame of a structure; a different one in every epoch."""
+    def _draw(self, item: LabelledGraph, epoch: int, copy: int) -> Frames:
+        """Draw one random frame of a structure; a different one in every epoch and for every copy."""
         graph = item.graph
         if self.config.graph.rewiring != "none":
             graph = graph.keep_atoms(graph.tags != 0)
-        seed = np.random.SeedSequence([self.seed, epoch, item.index]).generate_state(1, np.uint64)[0]
+        key = [self.seed, epoch, item.index, copy] if copy else [self.seed, epoch, item.index]
+        seed = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
         generator = torch.Generator().manual_seed(int(seed >> np.uint64(1)))
         return build_frames(
             graph, self.config.frames, "stochastic", vacuum=self.config.model.cutoff, generator=generator

@@ -69,6 +69,7 @@ class DataConfig:
 
     Attributes:
         train: Files of the training set; validation and test sets are split off where they are not given.
+        repeat: File or data set in ``train`` → how many times an epoch goes through its structures (1 if not named).
         val: Files of the validation set.
         test: Files of the test set.
         energy_key: Name of the energy in files; "auto" is ASE's calculator result.
@@ -83,6 +84,7 @@ class DataConfig:
     """
 
     train: tuple[str, ...] = ()
+    repeat: dict[str, Count] = field(default_factory=dict)
     val: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     energy_key: str = "auto"

@@ -31,7 +31,7 @@ from faenet_calc.training.distributed import Ranks, joined_ranks, training_devic
 from faenet_calc.training.loss import TERMS, Loss
 from faenet_calc.training.metrics import HIGHER_IS_BETTER
 from faenet_calc.training.optimizer import build_optimizer
-from faenet_calc.training.preparation import Part, Prepared, prepare
+from faenet_calc.training.preparation import Part, Prepared, drawn_per_epoch, prepare
 from faenet_calc.training.run_folder import BEST, CONFIG, LOCK, need_same_data, remove_results, stored_run
 from faenet_calc.training.schedule import Plateau, Schedule, average_weights
 from faenet_calc.training.state import FILE, TrainState, load_state, save_state
@@ -198,7 +198,8 @@ class Run:
         optim, run = self.config.optim, self.config.run
         assert optim.batch_size is not None and optim.warmup_steps is not None
         train = self.prepared.train
-        self.costs = train.dataset.n_edges[train.indices].astype(float) + 1.0
+        self.drawn, self.copies = drawn_per_epoch(train, self.config.data)
+        self.costs = train.dataset.n_edges[self.drawn].astype(float) + 1.0
         self.global_batch = optim.batch_size * optim.accumulate * self.ranks.world
         self.per_epoch = len(epoch_batches(self.costs, self.global_batch, seed=0, epoch=0))
         self.n_steps = None if run.max_epochs is None else run.max_epochs * self.per_epoch
@@ -285,8 +286,11 @@ class Run:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         parts = shares(batch, self.costs, optim.accumulate * ranks.world)[ranks.rank :: ranks.world]
-        train = self.prepared.train
-        made = [self.maker.make(train.indices[part], state.epoch).to(self.device) for part in parts if len(part)]
+        made = [
+            self.maker.make(self.drawn[part], state.epoch, self.copies[part]).to(self.device)
+            for part in parts
+            if len(part)
+        ]
         counts = self._global_counts([self.loss.counts(item.labelled) for item in made])
         totals = dict.fromkeys(counts, 0.0)
         self.optimizer.zero_grad(set_to_none=True)

@@ -10,6 +10,7 @@ import torch
 from faenet_calc import elements
 from faenet_calc.data import statistics
 from faenet_calc.data.dataset import GraphDataset, open_dataset
+from faenet_calc.data.formats import find_files
 from faenet_calc.data.splits import split_dataset, uncovered
 from faenet_calc.errors import InputError
 from faenet_calc.potential.config import NormalizationConfig
@@ -106,12 +107,34 @@ def open_parts(
     dataset = open_files(data.train)
     found, notes = _split(dataset, data, has_val="val" in parts, has_test="test" in parts)
     parts |= found
+    notes += [
+        f"data.train names {name} {data.train.count(name)} times, which counts once; data.repeat repeats a file"
+        for name in dict.fromkeys(data.train)
+        if data.train.count(name) > 1
+    ]
     if data.max_force is not None:
         parts["train"], note = _without_large_forces(parts["train"], data.max_force)
         notes.append(note)
     if not len(parts["train"]):
         raise InputError(f"{len(dataset)} structures leave none for training; look at data.val_fraction and max_force")
     return parts, notes + uncovered({name: (part.dataset, part.indices) for name, part in parts.items()})
+
+
+def drawn_per_epoch(part: Part, data: DataConfig) -> tuple[Indices, Indices]:
+    """The structures of the training set that an epoch goes through.
+
+    Returns:
+        Indices of the structures, those of repeated files several times, and the number of each copy (0 is the first).
+    """
+    times = np.ones(len(part), dtype=np.int64)
+    if data.repeat:
+        times_of = {str(path): n for name, n in data.repeat.items() for path in find_files(name)}
+        sources = [part.dataset.info(index)["source"] for index in part.indices.tolist()]
+        if unknown := sorted(set(times_of) - set(sources)):
+            raise InputError(f"data.repeat names {', '.join(unknown)}, expected files with structures in data.train")
+        times = np.array([times_of.get(source, 1) for source in sources], dtype=np.int64)
+    first = np.cumsum(times) - times
+    return np.repeat(part.indices, times), np.arange(times.sum()) - np.repeat(first, times)
 
 
 def _without_large_forces(part: Part, limit: float) -> tuple[Part, str]:

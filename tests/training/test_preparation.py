@@ -5,9 +5,10 @@ from ase.io import read
 from small_set import write_small_set
 
 from faenet_calc.errors import InputError
+from faenet_calc.training.batches import BatchMaker
 from faenet_calc.training.config import DataConfig
 from faenet_calc.training.config_file import read_config
-from faenet_calc.training.preparation import open_parts, prepare
+from faenet_calc.training.preparation import drawn_per_epoch, open_parts, prepare
 
 
 def parts_with(path, tmp_path, **settings):
@@ -51,3 +52,36 @@ def test_few_validation_structures_are_announced(tmp_path):
     assert any("few validation structures (3)" in note for note in few)
     _, enough = parts_with(path, tmp_path, val_fraction=0.2)
     assert not any("few validation" in note for note in enough)
+
+
+def test_a_file_that_is_listed_twice_is_announced(tmp_path):
+    path = write_small_set(tmp_path / "set.extxyz", 12)
+    data = DataConfig(train=(str(path), str(path)), split="random", cache_dir=str(tmp_path / "cache"))
+    parts, notes = open_parts(data, cutoff=4.0, max_neighbors=None)
+    assert len(parts["train"].dataset) == 12
+    assert any("names" in note and "2 times" in note and "data.repeat" in note for note in notes)
+    assert not any("data.repeat" in note for note in parts_with(path, tmp_path)[1])
+
+
+def test_an_epoch_goes_through_repeated_files_several_times_in_different_frames(tmp_path):
+    paths = [write_small_set(tmp_path / f"{name}.extxyz", n, seed=n) for name, n in (("many", 16), ("few", 4))]
+    files = ",".join(map(str, paths))
+    settings = [f"data.train=[{files}]", "data.split=random", f"data.cache_dir={tmp_path / 'cache'}", "model.filters=8"]
+
+    def prepared(repeat):
+        return prepare(read_config("", [*settings, f"data.repeat={{{repeat}}}"]), torch.device("cpu"))
+
+    found = prepared(f"{paths[1]}: 3")
+    drawn, copies = drawn_per_epoch(found.train, found.config.data)
+    first = found.train.indices < 16
+    assert first.any() and not first.all()
+    times = dict(zip(*np.unique(drawn, return_counts=True), strict=True))
+    assert [times[index] for index in found.train.indices] == [1 if once else 3 for once in first]
+    assert all(sorted(copies[drawn == index]) == list(range(times[index])) for index in times)
+    maker = BatchMaker(found.train.dataset, found.potential.config, "stochastic", seed=0)
+    last = found.train.indices[~first][:1]
+    frames = [maker.make(last, 0, np.array([copy])).frames.rotation for copy in (0, 0, 1)]
+    assert torch.equal(frames[0], frames[1]) and not torch.allclose(frames[0], frames[2])
+    other = prepared(f"{write_small_set(tmp_path / 'other.extxyz', 4)}: 2")
+    with pytest.raises(InputError, match=r"data\.repeat names .*other\.extxyz"):
+        drawn_per_epoch(other.train, other.config.data)
