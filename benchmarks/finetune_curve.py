@@ -1,13 +1,16 @@
 """Learning curves for single systems: fine-tuning against training from scratch.
 
     python benchmarks/finetune_curve.py --start MODEL --data oc20-relax/systems20.extxyz.xz -o curve.jsonl [--systems 3]
+        [--seeds 3]
 
 The data are DFT relaxations of adsorbates on slabs (OC20 systems, RPBE) with `sid`, `run` (vasp, bfgs, gpmin: three
 optimizers from the same start) and `step`. Each system is treated separately. 5, 10, 20 or 50 snapshots are taken
 evenly from the first 90 % of its vasp run, which excludes the minimum. A model is (a) fine-tuned from MODEL and (b)
 trained from random weights of the same architecture, both for the same number of steps. Systems are ordered by the
 fraction of their atoms whose element MODEL was trained on; `outside` lists the other elements. n = 0 is MODEL without
-fine-tuning; `nothing` predicts zero forces and a constant energy.
+fine-tuning; `nothing` predicts zero forces and a constant energy. Each trained point is repeated with other seeds
+(initial weights, order, frames). The labels have another level of theory than those of MODEL, so earlier data of MODEL
+cannot be replayed here: `finetune.replay` refuses to mix energies.
 
 Errors are evaluated on the remaining snapshots of the vasp run (some are close in time to training snapshots) and on
 the other two runs: MAE of force components on free atoms, and of the energy per atom (after one offset for n = 0 and
@@ -19,6 +22,7 @@ benchmark is resumed when it is run again.
 """
 
 import argparse
+import itertools
 import math
 import tempfile
 import time
@@ -91,13 +95,14 @@ def rest(runs: Runs, used: list[int], at_most: int) -> dict[str, list[Atoms]]:
 
 
 def training_config(
-    shape: PotentialConfig, start: str | None, files: list[str], folder: Path, steps: int, lr: float
+    shape: PotentialConfig, start: str | None, files: list[str], folder: Path, steps: int, lr: float, seed: int
 ) -> TrainConfig:
     """Settings of one training run; with ``start`` None, random weights of the same architecture."""
     count = len(ase.io.read(files[0], ":"))
     mapping: dict[str, Any] = {
         "run": {
             "out_dir": str(folder / "run"),
+            "seed": seed,
             "max_epochs": max(1, math.ceil(steps / math.ceil(count / BATCH))),
             "threads": 1,
             "device": "cpu",
@@ -117,7 +122,7 @@ def training_config(
     return config_from_mapping(mapping)
 
 
-def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], arguments: Any) -> tuple[Any, Row]:
+def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], arguments: Any, seed: int) -> tuple[Any, Row]:
     """Calculator of a model trained on some snapshots, and the cost of the training."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -126,7 +131,7 @@ def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], argume
         began = time.process_time()
         lr = arguments.scratch_lr if scratch else arguments.finetune_lr
         files = [str(folder / "train.extxyz")]
-        config = training_config(shape, None if scratch else start, files, folder, arguments.steps, lr)
+        config = training_config(shape, None if scratch else start, files, folder, arguments.steps, lr, seed)
         result = train(config)
         cost = {"training_steps": result.state.step, "training_cpu_s": round(time.process_time() - began, 1)}
         return FAENetCalculator(load_potential(result.checkpoint, device="cpu")), cost
@@ -183,28 +188,29 @@ def measured(calc: Any, runs: Runs, used: list[int], at_most: int, offset: bool)
         return row | {"failed": f"{type(failure).__name__}: {failure}"}
 
 
-def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int]]) -> Iterator[Row]:
+def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int, int]]) -> Iterator[Row]:
     """Compute all missing points of one system."""
-    for way, counts in (("nothing", [0]), ("fine-tuned", [0, *arguments.counts]), ("scratch", arguments.counts)):
-        for count in counts:
-            if (way, count) in done:
-                continue
-            used = chosen_steps(runs["vasp"], count) if count else []
-            calc, cost = None, Row()
-            if count:
-                snapshots = [runs["vasp"][place] for place in used]
-                calc, cost = trained_calculator(start, way == "scratch", snapshots, arguments)
-            elif way != "nothing":
-                calc = FAENetCalculator(start, device="cpu", on_unknown_element="ignore")
-            yield {"way": way, "n": len(used), "asked": count, **cost,
-                   **measured(calc, runs, used, arguments.test, offset=not count)}  # fmt: skip
+    untrained = [("nothing", 0, 0), ("fine-tuned", 0, 0)]
+    trained = itertools.product(range(arguments.seeds), ("fine-tuned", "scratch"), arguments.counts)
+    for way, count, seed in [*untrained, *((way, count, seed) for seed, way, count in trained)]:
+        if (way, count, seed) in done:
+            continue
+        used = chosen_steps(runs["vasp"], count) if count else []
+        calc, cost = None, Row()
+        if count:
+            snapshots = [runs["vasp"][place] for place in used]
+            calc, cost = trained_calculator(start, way == "scratch", snapshots, arguments, seed)
+        elif way != "nothing":
+            calc = FAENetCalculator(start, device="cpu", on_unknown_element="ignore")
+        yield {"way": way, "n": len(used), "asked": count, "seed": seed, **cost,
+               **measured(calc, runs, used, arguments.test, offset=not count)}  # fmt: skip
 
 
 def summary(rows: list[Row]) -> Iterator[Row]:
-    """Median absolute errors over the systems, one row per method and number of snapshots."""
+    """Median absolute errors over systems and seeds, one row per method and number of snapshots."""
     for way, count in sorted({(row["way"], row["asked"]) for row in rows}):
         cases = [row for row in rows if (row["way"], row["asked"]) == (way, count)]
-        words = {"way": way, "asked": count, "systems": len(cases), "failed": sum("failed" in case for case in cases)}
+        words = {"way": way, "asked": count, "points": len(cases), "failed": sum("failed" in case for case in cases)}
         found: dict[str, list[float]] = {}
         for case in cases:
             for part in ("same_run", "other_runs", "minimum"):
@@ -227,6 +233,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=800, help="steps of each training run (800: about a minute on one core)"
     )
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of each trained point")
     parser.add_argument("--finetune-lr", type=float, default=FINETUNING_LR, help="default: that of the package")
     parser.add_argument("--scratch-lr", type=float, default=5e-3)
     parser.add_argument("--test", type=int, default=40, help="maximum number of test snapshots of each kind")
@@ -241,7 +248,7 @@ def main() -> None:
         runs = systems[sid]
         first = runs["vasp"][0]
         words = {"formula": first.get_chemical_formula(), "outside": sorted(set(first.symbols) - trained)}
-        done = {(row["way"], row["asked"]) for row in rows.of("point") if row["sid"] == sid}
+        done = {(row["way"], row["asked"], row.get("seed", 0)) for row in rows.of("point") if row["sid"] == sid}
         for point in curve(arguments.start, runs, arguments, done):
             rows.append({"row": "point", "sid": sid, **words, **rounded(point)})
             show({"benchmark": "finetune_curve", **rows.rows[-1]})

@@ -120,7 +120,7 @@ def test_scratch_has_the_shape_of_the_start_but_not_its_weights(data, start):
     run = benchmark.read_systems(data)[11]["vasp"]
     settings = Namespace(steps=2, finetune_lr=3e-3, scratch_lr=5e-3)
     tuned, fresh = (
-        benchmark.trained_calculator(str(start), scratch, run[:4], settings)[0] for scratch in (False, True)
+        benchmark.trained_calculator(str(start), scratch, run[:4], settings, seed=0)[0] for scratch in (False, True)
     )
     shapes = [[tuple(p.shape) for p in calc.predictor.committee.members[0].parameters()] for calc in (tuned, fresh)]
     assert shapes[0] == shapes[1]
@@ -130,6 +130,7 @@ def test_scratch_has_the_shape_of_the_start_but_not_its_weights(data, start):
 def test_the_whole_command_and_going_on(data, start, tmp_path, monkeypatch, capsys):
     out = tmp_path / "curve.jsonl"
     words = ["--start", start, "--data", data, "-o", out, "--systems", 1, "--counts", 3, "--steps", 4, "--test", 4]
+    words += ["--seeds", 2]
     monkeypatch.setattr(sys, "argv", ["finetune_curve.py", *map(str, words)])
     monkeypatch.setattr(benchmark, "RELAX_STEPS", 3)
     benchmark.main()
@@ -140,7 +141,12 @@ def test_the_whole_command_and_going_on(data, start, tmp_path, monkeypatch, caps
         ("fine-tuned", 0),
         ("fine-tuned", 3),
         ("scratch", 3),
+        ("fine-tuned", 3),
+        ("scratch", 3),
     ]
+    assert [row["seed"] for row in points] == [0, 0, 0, 0, 1, 1]
+    for one, other in zip(points[2:4], points[4:], strict=True):
+        assert one["same_run"] != other["same_run"]
     assert {row["sid"] for row in points} == {11}
     assert points[2]["training_steps"] == points[3]["training_steps"] == 4
     assert "minimum_energy_error_eV" in points[3]["minimum"]
@@ -164,5 +170,5 @@ def test_a_model_that_fails_is_counted_and_ends_nothing(data):
     assert "no finite energy" in broken["failed"]
     rows = [{"way": "x", "asked": 0, **row} for row in (broken, nothing, nothing)]
     (found,) = benchmark.summary(rows)
-    assert (found["systems"], found["failed"]) == (3, 1)
+    assert (found["points"], found["failed"]) == (3, 1)
     assert found["same_run.forces_mae_eV_per_A"] == nothing["same_run"]["forces_mae_eV_per_A"] > 0
