@@ -32,6 +32,7 @@ library = Extension(
             "examine.h",
             "components.c",
             "messages.c",
+            "subnormals.h",
         )
     ],
     define_macros=[("SOURCES_CHECKSUM", f"{CHECKSUM}u")],

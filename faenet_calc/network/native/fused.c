@@ -28,6 +28,7 @@
 #endif
 
 #include "fused.h"
+#include "subnormals.h"
 
 #define PANEL (2 * LANES) /* columns of a product that are kept in registers */
 #define TILE 48           /* edges worked on together, a multiple of ROWS */
@@ -1001,16 +1002,20 @@ int NAME(fused_evaluate)(const void *handle, const Batch *batch, char *workspace
 #ifdef _OPENMP
 #pragma omp parallel num_threads((int)batch->threads) if (batch->threads > 1)
         {
+            const uint64_t mode = flush_subnormals();
 #pragma omp single
             g->threads = omp_get_num_threads(), NAME(divide)(g); /* there may be fewer than asked for */
             NAME(forward)(g, omp_get_thread_num());
             if (g->backward) NAME(backward)(g, omp_get_thread_num());
+            restore_subnormals(mode);
         }
 #else
+        const uint64_t mode = flush_subnormals();
         g->threads = 1;
         NAME(divide)(g);
         NAME(forward)(g, 0);
         if (g->backward) NAME(backward)(g, 0);
+        restore_subnormals(mode);
 #endif
         NAME(collect)(g, starts, starts + n);
     }

@@ -53,6 +53,7 @@ void NAME(orthogonalize)(int64_t count, float *const *matrices, const int64_t *r
 #else
         float *own = work;
 #endif
+        const uint64_t mode = flush_subnormals();
         const int64_t height = rows[number], width = columns[number], tall = height > width;
         const int64_t smaller = tall ? width : height, larger = tall ? height : width;
         const int64_t n = (smaller + PANEL - 1) / PANEL * PANEL, m = (larger + PANEL - 1) / PANEL * PANEL;
@@ -67,5 +68,6 @@ void NAME(orthogonalize)(int64_t count, float *const *matrices, const int64_t *r
         NAME(newton_schulz)(n, m, x, own + n * m, coefficients, rounds);
         for (int64_t i = 0; i < smaller; i++)
             for (int64_t j = 0; j < larger; j++) matrix[i * row_step + j * column_step] = x[i * m + j];
+        restore_subnormals(mode);
     }
 }

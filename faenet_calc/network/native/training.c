@@ -811,6 +811,7 @@ void NAME(training_run)(const TrainingSizes *s, const TrainingWeights *w, const 
 #pragma omp parallel for schedule(static, 1) num_threads((int)b->parts) if (b->parts > 1)
 #endif
     for (int64_t part = 0; part < b->parts; part++) {
+        const uint64_t mode = flush_subnormals();
         NAME(Chunk) chunk = {.s = s, .w = w, .b = b, .packed = packed};
         if (second) chunk.gradients = NAME(of_part)(b, part);
         float *kept = b->kept;
@@ -825,6 +826,7 @@ void NAME(training_run)(const TrainingSizes *s, const TrainingWeights *w, const 
             if (second) NAME(second_call)(&chunk);
             else NAME(first_call)(&chunk);
         }
+        restore_subnormals(mode);
     }
     float *sums = b->gradients.direction_weight;
     for (int64_t part = 1; second && part < b->parts; part++)
