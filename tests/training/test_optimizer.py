@@ -103,3 +103,17 @@ def test_frozen_parameters_are_left_out():
     optimizer = build_optimizer(model, OptimConfig(kind="muon"))
     frozen = {id(p) for p in model[0].parameters()}
     assert not frozen & {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
+def test_compiled_code_takes_subnormal_numbers_as_zero_and_leaves_the_mode_of_the_thread(instructions, monkeypatch):
+    if library(instructions) is None:
+        pytest.skip("no compiled library for these instructions")
+    monkeypatch.setattr(orthogonal_module, "library", lambda: library(instructions))
+    subnormal = torch.tensor([1e-40, 1e-40])
+    assert (subnormal * 0.5 > 0).all()  # in the mode of this thread
+    matrix = torch.diag(torch.tensor([1.0, 1e-40]))
+    assert orthogonal([matrix.double()])[0][1, 1] > 1e-39
+    (found,) = orthogonal([matrix])
+    assert found[0, 0] > 0.5 and found[1, 1] == 0
+    assert (subnormal * 0.5 > 0).all()
