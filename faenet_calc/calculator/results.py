@@ -32,7 +32,7 @@ def ase_results(prediction: Prediction, without: Collection[str] = ()) -> dict[s
             value = full_3x3_to_voigt_6_stress(value[0])
         elif name == "forces_comm":
             value = value.transpose(1, 0, 2)
-        elif name == "energy_comm":
+        elif name in ("energy_comm", "torque"):
             value = value[0]
         elif name.startswith("energy"):
             value = float(value[0])

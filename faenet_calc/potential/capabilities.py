@@ -10,7 +10,7 @@ from faenet_calc.frames.frames import Frames
 from faenet_calc.potential.config import ForceKind, PotentialConfig
 
 PROPERTIES = (
-    "energy", "energies", "forces", "stress", "energy_frame_std", "forces_frame_std", "energy_uncertainty",
+    "energy", "energies", "forces", "stress", "torque", "energy_frame_std", "forces_frame_std", "energy_uncertainty",
     "energy_uncertainty_95", "energies_uncertainty", "forces_uncertainty", "domain_distance", "atom_features",
 )  # fmt: skip
 _OF_UNCERTAINTY = (
@@ -31,6 +31,7 @@ class Request:
         forces: Kind of ``Prediction.forces``.
         frames: A mode, or frames that were built before.
         stress: Whether the derivative with respect to strain is needed.
+        torque: Whether the derivative with respect to the orientation is needed.
         gradient: Whether the derivative with respect to positions is needed.
         gradient_spread: Whether the spread of gradient forces over frames is needed.
         direct: Whether the output of the force decoder is needed.
@@ -42,6 +43,7 @@ class Request:
     forces: Literal["gradient", "direct"]
     frames: FrameMode | Frames
     stress: bool
+    torque: bool
     gradient: bool
     gradient_spread: bool
     direct: bool
@@ -104,7 +106,7 @@ class Capabilities:
         kind, reasons = self.kind(forces), dict[str, str]()
         if kind == "none":
             reason = "the model was trained on energies only; forces='gradient' gives its never-trained gradient"
-            reasons |= dict.fromkeys(("forces", "forces_frame_std", "stress"), reason)
+            reasons |= dict.fromkeys(("forces", "forces_frame_std", "stress", "torque"), reason)
         elif forces == "direct":
             reasons["stress"] = (
                 "the forces are direct (a separate output), and stress is the strain derivative of the energy; only "
@@ -156,13 +158,14 @@ class Capabilities:
             if name in wanted and name in missing:
                 raise InputError(f"{name} is not available: {missing[name]}")
         kind = self.kind(forces)
-        stress, spread = "stress" in wanted, "forces_frame_std" in wanted
+        stress, torque, spread = (name in wanted for name in ("stress", "torque", "forces_frame_std"))
         return Request(
             properties=wanted,
             forces="direct" if kind == "direct" or (kind == "both" and self.own_forces == "direct") else "gradient",
             frames=frames if isinstance(frames, Frames) else self.mode(frames),
             stress=stress,
-            gradient=stress or (kind != "direct" and (spread or "forces" in wanted)),
+            torque=torque,
+            gradient=stress or torque or (kind != "direct" and (spread or "forces" in wanted)),
             gradient_spread=spread and kind != "direct",
             direct=kind in ("direct", "both") and (spread or "forces" in wanted),
             features=not wanted.isdisjoint((*_OF_UNCERTAINTY, "atom_features")),

@@ -5,6 +5,9 @@ forces. Where the network was not evaluated in one autograd graph, the pass hold
 vectors V and rotations U; positions and strain follow from
 
     d/dx Σ_f w_f E_f  =  Σ_f (dw_f/dx) E_f  +  <dE/dV, dV/dx>  +  <dE/dU, dU/dx>.
+
+The torque is the derivative with respect to a rotation of a structure in fixed frames, a rotation of its frames
+U → exp(-[ω]) U: the antisymmetric part of -Σ_f (dE/dU_f) U_fᵀ.
 """
 
 import torch
@@ -17,8 +20,8 @@ from faenet_calc.potential.geometry import Geometry
 from faenet_calc.potential.network_pass import NetworkPass
 
 
-def derivatives(geometry: Geometry, network: NetworkPass, energy: Tensor) -> dict[str, Tensor]:
-    """Gradient forces, stress and the spread of gradient forces from derivatives with respect to edges and frames."""
+def derivatives(geometry: Geometry, network: NetworkPass, energy: Tensor, request: Request) -> dict[str, Tensor]:
+    """Gradient forces, stress, torque and the spread of gradient forces from derivatives by edges and frames."""
     graph, frames, grad_vectors = geometry.graph, geometry.frames, network.grad_vectors
     assert grad_vectors is not None and network.grad_rotation is not None
     if geometry.contacts is not None:
@@ -38,6 +41,8 @@ def derivatives(geometry: Geometry, network: NetworkPass, energy: Tensor) -> dic
         if grad_strain is not None:
             grad_strain += found[1]
     result = {"gradient_forces": -grad_positions}
+    if request.torque:
+        result["torque"] = _torque(geometry, network.grad_rotation)
     if grad_strain is not None:
         result["stress"] = grad_strain / _finite_volume(graph)
     if network.grad_copies is not None:
@@ -56,7 +61,8 @@ def autograd_derivatives(
 ) -> dict[str, Tensor]:
     """The same by differentiating energies [n_graphs] that are in one autograd graph with the positions."""
     copies = network.copies if request.gradient_spread else None
-    inputs = [x for x in (geometry.positions, geometry.strain, copies) if x is not None]
+    rotation = geometry.frames.rotation if request.torque else None
+    inputs = [x for x in (geometry.positions, geometry.strain, copies, rotation) if x is not None]
     # The energy of an isolated atom does not depend on its position; the zero term connects the two.
     total = energy.sum() + 0.0 * geometry.positions.sum()
     known = [(value, grad) for value, grad in network.known if value.requires_grad]
@@ -76,6 +82,8 @@ def autograd_derivatives(
         result["stress"] = grads.pop(0) / _finite_volume(geometry.graph)
     if request.gradient_spread:
         result["forces_frame_std"] = _gradient_spread(geometry, grads.pop(0))
+    if request.torque:
+        result["torque"] = _torque(geometry, grads.pop(0))
     return result
 
 
@@ -83,6 +91,15 @@ def _finite_volume(graph: AtomGraph) -> Tensor:
     """[n_graphs, 1, 1] (Å³), infinite for structures without a volume: their stress is zero, also inside a batch."""
     volume = graph.volume.detach()
     return torch.where(volume > 0, volume, torch.inf)[:, None, None]
+
+
+def _torque(geometry: Geometry, grad_rotation: Tensor) -> Tensor:
+    """[n_graphs, 3] (eV/rad) from derivatives with respect to rotations of the frames [n_frames, 3, 3] (eV)."""
+    frames = geometry.frames
+    product = frames.rotation @ grad_rotation.transpose(1, 2)
+    total = product.new_zeros(geometry.graph.n_graphs, 3, 3).index_add(0, frames.graph, product)
+    z, y, x = total[:, 1, 0] - total[:, 0, 1], total[:, 0, 2] - total[:, 2, 0], total[:, 2, 1] - total[:, 1, 2]
+    return torch.stack([x, y, z], dim=1)
 
 
 def _gradient_spread(geometry: Geometry, grad_copies: Tensor) -> Tensor:

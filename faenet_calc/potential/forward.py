@@ -72,7 +72,7 @@ def forward(
                 geometry, network, result["energy"], request, create_graph=create_graph, retain_graph=training
             )
         elif request.gradient:
-            result |= derivatives(geometry, network, result["energy"])
+            result |= derivatives(geometry, network, result["energy"], request)
     if request.features:
         result |= uncertainties(uncertainty, config, geometry, network.output, request)
     if "forces_uncertainty" in request.properties:

@@ -3,6 +3,7 @@
 The first part of the forward pass: AtomGraph → Geometry. The network, the averages and the derivatives read it.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -88,6 +89,8 @@ def build_geometry(
     frames = request.frames
     if not isinstance(frames, Frames):
         frames = frames_with_fragments(config, graph, frames, squared=lengths.squared, generator=generator)
+    if request.torque and differentiable_vectors and not frames.rotation.requires_grad:
+        frames = dataclasses.replace(frames, rotation=frames.rotation.detach().requires_grad_())
     return Geometry(
         graph=graph,
         positions=positions,

@@ -19,6 +19,7 @@ _PER_GRAPH = frozenset(
         "repulsion_energy",
         "stress",
         "stress_var",
+        "torque",
     }
 )
 
@@ -38,6 +39,8 @@ class Prediction:
         gradient_forces: [n_atoms, 3] (eV/Å), -dE/dx through the frames.
         direct_forces: [n_atoms, 3] (eV/Å), of the force decoder.
         stress: [n_graphs, 3, 3] (eV/Å³); zero for a structure without a volume.
+        torque: [n_graphs, 3] (eV/rad), derivative of the energy with respect to a rotation of the structure in fixed
+            frames; zero where the energy does not depend on the orientation.
         energy_frame_std: [n_graphs] (eV), spread of the energy over the frames of the whole structure.
         forces_frame_std: [n_atoms] (eV/Å), root mean square deviation of an atom's force vector over frames.
         energy_uncertainty: [n_graphs] (eV), calibrated standard deviation of the energy.
@@ -62,6 +65,7 @@ class Prediction:
     gradient_forces: Tensor | None = None
     direct_forces: Tensor | None = None
     stress: Tensor | None = None
+    torque: Tensor | None = None
     energy_frame_std: Tensor | None = None
     forces_frame_std: Tensor | None = None
     energy_uncertainty: Tensor | None = None

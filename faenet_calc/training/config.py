@@ -156,6 +156,7 @@ class LossConfig:
 
     Attributes:
         energy, forces, stress: Weights.
+        rotation: Weight of the torque per atom (eV/rad): the energy should not depend on the orientation in the frame.
         conservation: Weight of the paper's energy-conservation term: direct forces compared with -dE/dx.
         conservation_target: "detached" treats -dE/dx as constant (upstream), "full" differentiates both.
         energy_kind, forces_kind, stress_kind: mae, mse, huber, or l2 (mean length of the error vector).
@@ -168,6 +169,7 @@ class LossConfig:
     energy: NotNegative = 1.0
     forces: NotNegative = 1.0
     stress: NotNegative = 0.0
+    rotation: NotNegative = 0.0
     conservation: NotNegative = 0.0
     conservation_target: Literal["detached", "full"] = "detached"
     energy_kind: LossKind = "mae"

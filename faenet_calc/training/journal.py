@@ -2,7 +2,6 @@
 
 import csv
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ class Journal:
         terms: Names of loss terms.
         metrics: Names of validation metrics in the table.
         until_step: Step from which the run is resumed, or 0.
-        progress: Print messages, and a progress bar on a terminal.
+        progress: Print messages and a progress bar.
         tensorboard: Write events if tensorboard is installed.
         total_steps: Length of the progress bar; None if the run ends by time only.
     """
@@ -67,10 +66,7 @@ class Journal:
         self.validations = Table(folder / VALIDATIONS, ["step", "epoch", "elapsed_s", "lr", *metrics], until_step)
         self.progress = progress
         self.events = _summary_writer(folder, until_step) if tensorboard else None
-        on_terminal = progress and sys.stderr.isatty()
-        self.bar = progress_bar(
-            shown=on_terminal, total=total_steps, initial=until_step, unit="step", dynamic_ncols=True
-        )
+        self.bar = progress_bar(shown=progress, total=total_steps, initial=until_step, unit="steps", dynamic_ncols=True)
 
     def step(self, row: dict[str, float]) -> None:
         """Record a training step."""

@@ -4,7 +4,6 @@ config → Prepared → [batch → prediction → loss → gradient → optimize
 """
 
 import math
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -148,10 +147,9 @@ class Run:
             config = resumed_config(config, stored, source=self.folder / FILE)
             if config.run != config_from_mapping(stored["resolved"]).run and self.state.finished != "early stopping":
                 self.state.finished = ""  # a longer run than before
-        shows = progress and ranks.writes and sys.stderr.isatty()
         if not ranks.writes:
             ranks.barrier()  # the first process builds the graph cache, the others find it
-        prepared = self.prepare(config, trust_pickle=trust_pickle, progress=shows)
+        prepared = self.prepare(config, trust_pickle=trust_pickle, progress=progress and ranks.writes)
         if ranks.writes:
             ranks.barrier()
         if stored is not None:
@@ -225,8 +223,8 @@ class Run:
             started: Time of the clock at the start of this job (s).
             job_limit_s: Time limit of this job (s).
         """
-        state, before = self.state, self.state.elapsed_s
-        run = self.config.run
+        state, run = self.state, self.config.run
+        trained_from = self.clock() - state.elapsed_s  # without the preparation of the data
         saved_at, validation_s = time.monotonic(), 0.0
         self.model.train()
         if run.max_epochs is not None and state.epoch >= run.max_epochs:
@@ -235,9 +233,9 @@ class Run:
             batches = epoch_batches(self.costs, self.global_batch, seed=run.seed, epoch=state.epoch)
             for batch in batches[state.position :]:
                 self.step(batch)
-                spent = self.clock() - started
-                state.elapsed_s = before + spent
-                reason = self._out_of_time(spent, job_limit_s, validation_s)
+                now = self.clock()
+                state.elapsed_s = now - trained_from
+                reason = self._out_of_time(now - started, job_limit_s, validation_s)
                 if reason or self._wants_saving(saved_at):
                     self.save()
                     saved_at = time.monotonic()
@@ -253,7 +251,7 @@ class Run:
                 stop_early = self._validate()
                 validation_s = self.clock() - began
                 state.finished = reason or ("early stopping" if stop_early else "")
-                state.elapsed_s = before + self.clock() - started
+                state.elapsed_s = self.clock() - trained_from
                 self.save()
                 saved_at = time.monotonic()
             if reason == "interrupted":
@@ -346,7 +344,7 @@ class Run:
         for name, value in {**totals, "loss": loss, "steps": 1.0}.items():
             state.sums[name] = state.sums.get(name, 0.0) + value
         if self.journal is not None:
-            self.journal.advance(f"loss {loss:.4f}")
+            self.journal.advance(f"loss {loss:.4f}{self._time_left()}")
             if state.step % self.config.run.log_every == 0:
                 row = {"step": state.step, "epoch": state.epoch, "elapsed_s": round(state.elapsed_s, 2), "lr": rate}
                 self.journal.step({**row, "grad_norm": norm, "loss": loss, **totals})
@@ -362,6 +360,13 @@ class Run:
             return ""
         decision: str = self.ranks.gather(reason)[0]
         return decision
+
+    def _time_left(self) -> str:
+        """The remaining time of a run that ends after a time, which the progress bar cannot tell from its steps."""
+        limit = self.config.run.time_limit_s
+        if limit is None or self.n_steps is not None:
+            return ""
+        return f", {max(limit - self.state.elapsed_s, 0.0) / 60:.0f} min left"
 
     def _wants_saving(self, saved_at: float) -> bool:
         run = self.config.run

@@ -1,4 +1,4 @@
-"""The loss: weighted errors of energies, forces and stress, and the paper's energy-conservation term.
+"""The loss: weighted errors of energies, forces and stress, the torque, and the paper's energy-conservation term.
 
 Every term is a sum of errors divided by the number of labels in the whole batch, so that a batch that is distributed
 over processes or accumulated in parts gives the same loss and gradient as an undivided one.
@@ -17,7 +17,7 @@ from faenet_calc.potential.potential import Potential
 from faenet_calc.potential.prediction import Prediction
 from faenet_calc.training.config import LossConfig, LossKind
 
-TERMS = ("energy", "forces", "stress", "conservation")
+TERMS = ("energy", "forces", "stress", "rotation", "conservation")
 
 
 class Loss:
@@ -41,7 +41,9 @@ class Loss:
                 f"every term of the loss ({', '.join(TERMS)}) has weight 0 or no labels; set e.g. loss.energy to 1"
             )
         self.forces: ForcesChoice = "direct" if forces == "direct" else "gradient"
-        if self.weights["conservation"] > 0 or (forces == "direct" and self.weights["stress"] > 0):
+        if self.weights["conservation"] > 0 or (
+            forces == "direct" and (self.weights["stress"] > 0 or self.weights["rotation"] > 0)
+        ):
             self.forces = "both"
 
     @property
@@ -52,13 +54,19 @@ class Loss:
             wanted.append("forces")
         if self.weights["stress"] > 0:
             wanted.append("stress")
+        if self.weights["rotation"] > 0:
+            wanted.append("torque")
         return wanted
 
     @property
     def needs_second_derivatives(self) -> bool:
         """Whether the loss depends on the weights through derivatives of the energy."""
         full = self.weights["conservation"] > 0 and self.config.conservation_target == "full"
-        return (self.forces == "gradient" and self.weights["forces"] > 0) or self.weights["stress"] > 0 or full
+        return (
+            (self.forces == "gradient" and self.weights["forces"] > 0)
+            or full
+            or any(self.weights[name] > 0 for name in ("stress", "rotation"))
+        )
 
     def predict(self, potential: Potential, batch: LabelledBatch, frames: object) -> Prediction:
         """Predict the properties of the loss, differentiable with respect to the weights."""
@@ -77,6 +85,7 @@ class Loss:
             "energy": (~batch.energy.isnan()).sum(),
             "forces": self._weights(batch)[counted & ~batch.forces.isnan().any(dim=1)].sum(),
             "stress": (~batch.stress.isnan().flatten(1).any(dim=1)).sum(),
+            "rotation": torch.tensor(batch.graph.n_graphs),
             "conservation": counted.sum(),
         }
         return {name: float(count) for name, count in counts.items() if self.weights[name] > 0}
@@ -109,6 +118,10 @@ class Loss:
                 target = target.detach()
             difference = prediction.direct_forces[counted] - target[counted]
             result["conservation"] = self._errors(difference, config.forces_kind).sum() / counts["conservation"]
+        if counts.get("rotation"):
+            assert prediction.torque is not None
+            torque = prediction.torque / batch.graph.atoms_per_graph[:, None]
+            result["rotation"] = self._errors(torque, "l2").sum() / counts["rotation"]
         if counts.get("stress"):
             assert prediction.stress is not None
             known = ~batch.stress.isnan().flatten(1).any(dim=1)

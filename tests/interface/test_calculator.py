@@ -79,12 +79,13 @@ def test_direct_forces_fail_the_derivative_test(direct_potential, slab):
 
 def test_results_have_ases_types(gradient_potential, slab):
     calc = slab.calc = FAENetCalculator(gradient_potential)
-    calc.calculate(slab, ["energy", "forces", "energies", "stress", "energy_frame_std", "forces_frame_std"])
+    wanted = ["energy", "forces", "energies", "stress", "torque", "energy_frame_std", "forces_frame_std"]
+    calc.calculate(slab, wanted)
     shapes = {name: np.shape(value) for name, value in calc.results.items()}
     n = len(slab)
     assert shapes == {
         **{"energy": (), "free_energy": (), "energy_frame_std": (), "energies": (n,), "forces": (n, 3)},
-        **{"forces_frame_std": (n,), "stress": (6,)},
+        **{"forces_frame_std": (n,), "stress": (6,), "torque": (3,)},
     }
     assert isinstance(calc.results["energy"], float)
     assert all(np.asarray(value).dtype == np.float64 for value in calc.results.values())

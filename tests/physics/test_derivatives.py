@@ -8,6 +8,7 @@ import pytest
 from ase import Atoms
 from ase.build import molecule
 from ase.cluster import Icosahedron, Octahedron
+from scipy.spatial.transform import Rotation
 
 from faenet_calc.frames.config import FramesConfig
 from faenet_calc.testing import laws
@@ -114,6 +115,34 @@ def test_force_spread_is_that_of_single_frames(modern):
     found = modern.predict(atoms, ("forces", "forces_frame_std"), frames="all")
     assert found.forces.numpy() == pytest.approx(np.mean(singles, axis=0), abs=1e-10)
     assert found.forces_frame_std.numpy() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Pt(211)+OH", "Cu(111)+CO", "CH4"])
+def test_torque_is_the_derivative_by_orientation(modern, name):
+    """Against rotated structures, for the network without frames; the energy of a frame average does not change."""
+    atoms = STRUCTURES[name]
+    bare = laws.scaled(modern, 1.0)
+    bare.config = dataclasses.replace(modern.config, frames=FramesConfig(kind="none"))
+
+    def energy(axis, angle):
+        turn = Rotation.from_rotvec(angle * np.eye(3)[axis]).as_matrix()
+        return laws.energy_and_forces(bare, laws.turned(atoms, turn.T))[0]
+
+    step = 1e-4
+    expected = [(energy(axis, step) - energy(axis, -step)) / (2 * step) for axis in range(3)]
+    assert np.abs(expected).max() > 1e-3
+    assert bare.predict(atoms, ("torque",)).torque[0].numpy() == pytest.approx(expected, abs=1e-6)
+
+
+def test_torque_of_the_average_is_that_of_its_frames(modern):
+    """Frames turned against the structure: the same for each way to compute it, and zero for a single atom."""
+    graph = modern.graph([STRUCTURES["Pt(211)+OH"], STRUCTURES["Cu atom"]])
+    request = {"properties": ("energy", "torque"), "frames": "pair"}
+    in_parts = modern.evaluate(graph, **request).torque
+    one_graph = modern.evaluate(graph, **request, create_graph=True).torque.detach()
+    assert in_parts.numpy() == pytest.approx(one_graph.numpy(), abs=1e-10)
+    assert in_parts[0].norm() > 1e-3
+    assert in_parts[1].norm() < 1e-12
 
 
 def lattice_axes(atoms):

@@ -135,6 +135,24 @@ def test_a_time_limit_ends_a_run_with_its_learning_rate_annealed(data, tmp_path,
     assert result.checkpoint.is_file()
 
 
+def test_the_time_limit_does_not_count_the_preparation_of_the_data(data, tmp_path, monkeypatch):
+    """The first use of large files takes minutes; the limit of a job counts it, the length of the training does not."""
+    ticks = map(float, itertools.count())
+    monkeypatch.setattr(Run, "clock", staticmethod(lambda: next(ticks)))
+
+    class Slow(Run):
+        def prepare(self, config, **reading):
+            for _ in range(1000):
+                self.clock()
+            return super().prepare(config, **reading)
+
+    monkeypatch.setattr("faenet_calc.training.loop.Run", Slow)
+    result = train(settings(data, tmp_path / "run", "run.time_limit_s=60"))
+    assert result.finished == "time limit" and result.state.step == 59
+    stopped = train(settings(data, tmp_path / "job", "run.time_limit_s=60"), job_limit_s=1010)
+    assert stopped.finished == "interrupted" and stopped.state.step < 59
+
+
 def test_a_finished_folder_is_not_overwritten_by_accident(data, tmp_path):
     config = settings(data, tmp_path / "run", "run.max_epochs=1")
     train(config)

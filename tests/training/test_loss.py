@@ -130,6 +130,30 @@ def test_conservation_reaches_the_energy_only_in_the_full_variant(batch, target)
     assert (head is not None and float(head.abs().max()) > 0) == (target == "full")
 
 
+def test_rotation_is_the_torque_per_atom(batch):
+    config = LossConfig(energy=0.0, forces=0.0, rotation=1.0)
+    torque = torch.zeros(batch.graph.n_graphs, 3, dtype=torch.float64)
+    torque[1] = torch.tensor([3.0, 0.0, 4.0])
+    turned = dataclasses.replace(shifted(batch, 0.0, [0.0] * 3), torque=torque)
+    expected = 5.0 / float(batch.graph.atoms_per_graph[1]) / batch.graph.n_graphs
+    assert value(config, batch, turned)[0] == pytest.approx(expected)
+
+
+def test_training_on_the_torque_makes_it_smaller(batch):
+    """Random weights, fixed frames: a few steps on this term alone."""
+    potential = build_potential("modern-s", cutoff=4.0, dtype="float64").requires_grad_(True)
+    loss = Loss(LossConfig(energy=0.0, forces=0.0, rotation=1.0), "gradient")
+    optimizer = torch.optim.Adam(potential.parameters(), lr=1e-3)
+    found = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        total = loss.total(loss.terms(loss.predict(potential, batch, "one"), batch, loss.counts(batch)))
+        total.backward()
+        optimizer.step()
+        found.append(float(total.detach()))
+    assert found[-1] < 0.7 * found[0]
+
+
 def test_conservation_vanishes_where_direct_forces_are_the_gradient(batch):
     config = LossConfig(energy=0.0, forces=0.0, conservation=1.0)
     prediction = shifted(batch, 0.0, [0.0] * 3)

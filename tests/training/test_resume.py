@@ -101,7 +101,7 @@ def test_a_job_limit_interrupts_and_the_next_job_goes_on(tmp_path, monkeypatch):
     whole = train(settings(tmp_path / "whole"))
     ticks = map(float, itertools.count())
     monkeypatch.setattr(Run, "clock", staticmethod(lambda: next(ticks)))  # every step takes one second
-    first = train(settings(tmp_path / "parts"), job_limit_s=3)
+    first = train(settings(tmp_path / "parts"), job_limit_s=4)
     assert first.finished == "interrupted" and first.state.step == 3 < whole.state.step
     second = train(settings(tmp_path / "parts"), resume=True)
     assert second.finished == "epochs"
