@@ -1,7 +1,7 @@
 """Learning curves for single systems: fine-tuning against training from scratch.
 
     python benchmarks/finetune_curve.py --start MODEL --data oc20-relax/systems20.extxyz.xz -o curve.jsonl [--systems 3]
-        [--seeds 3]
+        [--seeds 3] [--replay datasets/metals-v1:train]
 
 The data are DFT relaxations of adsorbates on slabs (OC20 systems, RPBE) with `sid`, `run` (vasp, bfgs, gpmin: three
 optimizers from the same start) and `step`. Each system is treated separately. 5, 10, 20 or 50 snapshots are taken
@@ -9,8 +9,8 @@ evenly from the first 90 % of its vasp run, which excludes the minimum. A model 
 trained from random weights of the same architecture, both for the same number of steps. Systems are ordered by the
 fraction of their atoms whose element MODEL was trained on; `outside` lists the other elements. n = 0 is MODEL without
 fine-tuning; `nothing` predicts zero forces and a constant energy. Each trained point is repeated with other seeds
-(initial weights, order, frames). The labels have another level of theory than those of MODEL, so earlier data of MODEL
-cannot be replayed here: `finetune.replay` refuses to mix energies.
+(initial weights, order, frames). With --replay FILE… (c) MODEL is fine-tuned while forces of its earlier training data
+are replayed (a third of each batch); the labels have another level of theory than those of MODEL, so energies are not.
 
 Errors are evaluated on the remaining snapshots of the vasp run (some are close in time to training snapshots) and on
 the other two runs: MAE of force components on free atoms, and of the energy per atom (after one offset for n = 0 and
@@ -26,7 +26,7 @@ import itertools
 import math
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from faenet_calc.training.preset_hyperparameters import FINETUNING_LR
 COUNTS = (5, 10, 20, 50)
 USED_SHARE = 0.9  # of the vasp run; what comes after is close to the minimum
 BATCH, EMA_DECAY = 2, 0.98
+REPLAYED, REPLAY_FRACTION = "fine-tuned with replay", 1 / 3
 RELAX_FMAX, RELAX_STEPS = 0.03, 200
 Runs = dict[str, list[Atoms]]
 
@@ -95,7 +96,14 @@ def rest(runs: Runs, used: list[int], at_most: int) -> dict[str, list[Atoms]]:
 
 
 def training_config(
-    shape: PotentialConfig, start: str | None, files: list[str], folder: Path, steps: int, lr: float, seed: int
+    shape: PotentialConfig,
+    start: str | None,
+    files: list[str],
+    folder: Path,
+    steps: int,
+    lr: float,
+    seed: int,
+    replay: Sequence[str] = (),
 ) -> TrainConfig:
     """Settings of one training run; with ``start`` None, random weights of the same architecture."""
     count = len(ase.io.read(files[0], ":"))
@@ -119,19 +127,26 @@ def training_config(
         mapping |= {name: own[name] for name in ("frames", "graph", "energy")}
     else:
         mapping["finetune"] = {"checkpoint": start}
+        if replay:
+            mapping["data"].pop("cache_dir")  # the replayed files are read once
+            mapping["finetune"] |= {
+                "replay": list(replay), "replay_fraction": REPLAY_FRACTION, "replay_energies": False,
+            }  # fmt: skip
     return config_from_mapping(mapping)
 
 
-def trained_calculator(start: str, scratch: bool, snapshots: list[Atoms], arguments: Any, seed: int) -> tuple[Any, Row]:
+def trained_calculator(start: str, way: str, snapshots: list[Atoms], arguments: Any, seed: int) -> tuple[Any, Row]:
     """Calculator of a model trained on some snapshots, and the cost of the training."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ase.io.write(folder / "train.extxyz", snapshots)
         shape = load_potential(start, device="cpu").config
         began = time.process_time()
+        scratch = way == "scratch"
         lr = arguments.scratch_lr if scratch else arguments.finetune_lr
         files = [str(folder / "train.extxyz")]
-        config = training_config(shape, None if scratch else start, files, folder, arguments.steps, lr, seed)
+        replay = arguments.replay if way == REPLAYED else ()
+        config = training_config(shape, None if scratch else start, files, folder, arguments.steps, lr, seed, replay)
         result = train(config)
         cost = {"training_steps": result.state.step, "training_cpu_s": round(time.process_time() - began, 1)}
         return FAENetCalculator(load_potential(result.checkpoint, device="cpu")), cost
@@ -191,7 +206,8 @@ def measured(calc: Any, runs: Runs, used: list[int], at_most: int, offset: bool)
 def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int, int]]) -> Iterator[Row]:
     """Compute all missing points of one system."""
     untrained = [("nothing", 0, 0), ("fine-tuned", 0, 0)]
-    trained = itertools.product(range(arguments.seeds), ("fine-tuned", "scratch"), arguments.counts)
+    ways = ("fine-tuned", *([REPLAYED] if arguments.replay else []), "scratch")
+    trained = itertools.product(range(arguments.seeds), ways, arguments.counts)
     for way, count, seed in [*untrained, *((way, count, seed) for seed, way, count in trained)]:
         if (way, count, seed) in done:
             continue
@@ -199,7 +215,7 @@ def curve(start: str, runs: Runs, arguments: Any, done: set[tuple[str, int, int]
         calc, cost = None, Row()
         if count:
             snapshots = [runs["vasp"][place] for place in used]
-            calc, cost = trained_calculator(start, way == "scratch", snapshots, arguments, seed)
+            calc, cost = trained_calculator(start, way, snapshots, arguments, seed)
         elif way != "nothing":
             calc = FAENetCalculator(start, device="cpu", on_unknown_element="ignore")
         yield {"way": way, "n": len(used), "asked": count, "seed": seed, **cost,
@@ -234,6 +250,7 @@ def main() -> None:
         "--steps", type=int, default=800, help="steps of each training run (800: about a minute on one core)"
     )
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds of each trained point")
+    parser.add_argument("--replay", nargs="+", default=(), help="earlier training data whose forces are replayed")
     parser.add_argument("--finetune-lr", type=float, default=FINETUNING_LR, help="default: that of the package")
     parser.add_argument("--scratch-lr", type=float, default=5e-3)
     parser.add_argument("--test", type=int, default=40, help="maximum number of test snapshots of each kind")

@@ -90,12 +90,13 @@ class Replay:
     Attributes:
         dataset: Data that the model was trained on.
         share: Fraction of a batch.
-        references: [119] (eV) change of the element references, which is applied to the energies.
+        references: [119] (eV) change of the element references, which is applied to the energies; None leaves out the
+            energies.
     """
 
     dataset: GraphDataset
     share: float
-    references: NDArray[np.float64]
+    references: NDArray[np.float64] | None
 
     def draw(self, n_new: int, seed: Sequence[int]) -> list[LabelledGraph]:
         """Draw random old structures for a batch of ``n_new`` new ones; their energies follow the new references."""
@@ -105,15 +106,14 @@ class Replay:
         )
         items = [self.dataset[int(index)] for index in chosen]
         return [
-            dataclasses.replace(
-                item,
-                index=item.index + REPLAY_OFFSET,
-                energy=None
-                if item.energy is None
-                else item.energy + float(self.references[item.graph.atomic_numbers.numpy()].sum()),
-            )
-            for item in items
+            dataclasses.replace(item, index=item.index + REPLAY_OFFSET, energy=self._energy(item)) for item in items
         ]
+
+    def _energy(self, item: LabelledGraph) -> float | None:
+        """Energy (eV) with the new references, or None."""
+        if item.energy is None or self.references is None:
+            return None
+        return item.energy + float(self.references[item.graph.atomic_numbers.numpy()].sum())
 
 
 class BatchMaker:

@@ -243,8 +243,11 @@ class FinetuneConfig:
             nearly the same filters, for a faster network. None keeps the width.
         freeze: Names of modules of the network that are not trained, e.g. "atom_embedding", "edge_embedding",
             "interaction_blocks.0".
-        replay: Files of earlier training data, of the same level of theory, to mix into the training set.
+        replay: Files of earlier training data to mix into the training set.
         replay_fraction: Fraction of each batch that is drawn from them.
+        replay_energies: Train on the energies of replayed structures, which then must have the level of theory and the
+            zero of energy of the new data. False trains on their forces and stress only, of any level of theory; the
+            trained elements and the domain are then those of the new data.
         refit_references: Fit the element references to the new training set. Otherwise only those of elements that the
             model has not seen are fitted.
     """
@@ -255,6 +258,7 @@ class FinetuneConfig:
     freeze: tuple[str, ...] = ()
     replay: tuple[str, ...] = ()
     replay_fraction: Annotated[float, Interval(gt=0, lt=1)] = 0.2
+    replay_energies: bool = True
     refit_references: bool = True
 
 

@@ -127,7 +127,8 @@ def refitted(
         words = ", ".join(f"{symbol} {value:+.3f}" for symbol, value in change.items())
         notes.append(f"references refitted to the new data (eV): {words}")
     same = config.energy == potential.config.energy and config.energy.level_of_theory != UNKNOWN
-    kept = {*(known if same else ()), *(() if replay is None else replay.numbers)}
+    replayed = () if replay is None or not config.finetune.replay_energies else replay.numbers
+    kept = {*(known if same else ()), *replayed}
     settings = dataclasses.replace(
         potential.config,
         name=config.model.name,
@@ -193,12 +194,15 @@ def build_replay(
     Raises:
         InputError: The old and the new data have different energy references or levels of theory.
     """
+    if not config.finetune.replay_energies:
+        return Replay(dataset=replay, share=config.finetune.replay_fraction, references=None)
     theories = {"finetune.replay": replay.level_of_theory, "data.train": train.level_of_theory}
     stated = config.energy.level_of_theory not in (UNKNOWN, train.level_of_theory)
     if not stated and len(set(theories.values()) - {""}) > 1:
         raise InputError(
             f"finetune.replay mixes levels of theory: {', '.join(f'{k} is of {v}' for k, v in theories.items())}; "
-            "replay data of the same level of theory, or state it in energy.level_of_theory if their names differ only"
+            "replay data of the same level of theory, state it in energy.level_of_theory if their names differ only, "
+            "or replay forces only (finetune.replay_energies=false)"
         )
     old, new = before.config.energy, config.energy
     for name in ("level_of_theory", "reference"):
@@ -206,7 +210,7 @@ def build_replay(
         if UNKNOWN not in (first, second) and first != second:
             raise InputError(
                 f"finetune.replay mixes energies: energy.{name} of the model and its data is {first!r}, that of the "
-                f"new data {second!r}; replay data of the same energy"
+                f"new data {second!r}; replay data of the same energy, or forces only (finetune.replay_energies=false)"
             )
     references, refitted_to = before.config.normalization.references, after.config.normalization.references
     table = np.zeros(elements.MAX_Z + 1)
@@ -217,7 +221,7 @@ def build_replay(
     if far:
         raise InputError(
             f"finetune.replay mixes energy references: those of the new data differ by {', '.join(far)} eV/atom; "
-            "replay data with the same zero of energy"
+            "replay data with the same zero of energy, or forces only (finetune.replay_energies=false)"
         )
     return Replay(dataset=replay, share=config.finetune.replay_fraction, references=table)
 

@@ -461,7 +461,8 @@ class Run:
         best = load_potential(path, device=self.device)
         if best.config.domain is not None:
             return
-        replay = None if self.prepared.replay is None else self.prepared.replay.dataset
+        replayed = self.prepared.replay if self.config.finetune.replay_energies else None
+        replay = None if replayed is None else replayed.dataset
         energies = val.dataset.energy[val.indices]
         if not np.isfinite(energies).any() or not np.isfinite(train.dataset.energy[train.indices]).any():
             return

@@ -120,11 +120,23 @@ def test_scratch_has_the_shape_of_the_start_but_not_its_weights(data, start):
     run = benchmark.read_systems(data)[11]["vasp"]
     settings = Namespace(steps=2, finetune_lr=3e-3, scratch_lr=5e-3)
     tuned, fresh = (
-        benchmark.trained_calculator(str(start), scratch, run[:4], settings, seed=0)[0] for scratch in (False, True)
+        benchmark.trained_calculator(str(start), way, run[:4], settings, seed=0)[0] for way in ("fine-tuned", "scratch")
     )
     shapes = [[tuple(p.shape) for p in calc.predictor.committee.members[0].parameters()] for calc in (tuned, fresh)]
     assert shapes[0] == shapes[1]
     assert isinstance(tuned, FAENetCalculator)
+
+
+def test_replayed_forces_change_the_fine_tuned_model(data, start, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAENET_CALC_CACHE", str(tmp_path / "cache"))
+    run = benchmark.read_systems(data)[12]["vasp"]
+    ase.io.write(tmp_path / "earlier.extxyz", benchmark.read_systems(data)[11]["vasp"])
+    settings = Namespace(steps=2, finetune_lr=3e-3, scratch_lr=5e-3, replay=[str(tmp_path / "earlier.extxyz")])
+    forces = [
+        benchmark.trained_calculator(str(start), way, run[:4], settings, seed=0)[0].get_property("forces", run[0])
+        for way in ("fine-tuned", benchmark.REPLAYED, "fine-tuned")
+    ]
+    assert np.abs(forces[0] - forces[2]).max() < 1e-6 < np.abs(forces[0] - forces[1]).max()
 
 
 def test_the_whole_command_and_going_on(data, start, tmp_path, monkeypatch, capsys):

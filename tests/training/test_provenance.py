@@ -85,6 +85,19 @@ def test_replay_of_other_energies_is_refused(base, tmp_path):
         finetune(base, moved, tmp_path / "c", f"finetune.replay=[{unnamed}]")
 
 
+def test_forces_of_another_level_of_theory_can_be_replayed(base, tmp_path):
+    new = labelled(tmp_path / "new.extxyz", theory="EMT", only="Cu")
+    old = labelled(tmp_path / "old.extxyz", theory="PBE", shift=50.0)
+    replay = (f"finetune.replay=[{old}]", "optim.batch_size=2", "finetune.refit_references=false")
+    tuned = finetune(base, new, tmp_path / "a", *replay, "finetune.replay_energies=false")
+    config = load_potential(tuned.checkpoint, device="cpu").config
+    assert config.trained_elements == (8, 29)  # energies of Pd, which is replayed only, have another zero
+    assert config.domain is not None and set(config.domain.closed_directions) == {"O", "Cu"}
+    stated = "energy.level_of_theory=PBE"
+    mixed = finetune(base, new, tmp_path / "b", *replay, stated)  # the control: energies that are 50 eV/atom away
+    assert mixed.state.history[-1]["train_loss"] > 10 > 3 * tuned.state.history[-1]["train_loss"]
+
+
 def test_what_a_set_lacks_is_said(tmp_path):
     path = write_small_set(tmp_path / "small.extxyz")
     dataset = open_dataset(path, cutoff=4.0, cache_dir=tmp_path / "cache")
