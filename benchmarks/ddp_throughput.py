@@ -64,7 +64,7 @@ def take_steps(run: Run, n_steps: int) -> tuple[float, float]:
     """Wall and CPU time (s) of some steps, including the assembly of batches."""
     wall, cpu = time.perf_counter(), time.process_time()
     for batch in epoch_batches(run.costs, run.global_batch, seed=0, epoch=0)[:n_steps]:
-        run.step(batch)
+        run.step(run.make(batch, run.state.epoch))
     return time.perf_counter() - wall, time.process_time() - cpu
 
 

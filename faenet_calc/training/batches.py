@@ -6,8 +6,11 @@ processes nor on where a run was interrupted.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +22,8 @@ from faenet_calc.frames.frames import Frames, build_frames
 from faenet_calc.potential.config import PotentialConfig
 
 Indices = NDArray[np.int64]
+Batch, Made = TypeVar("Batch"), TypeVar("Made")
+AHEAD = 2  # batches that are built while earlier ones are used
 REPLAY_OFFSET = 1 << 40  # added to the index of replayed structures, so that their random frames are independent
 
 
@@ -81,6 +86,24 @@ def shares(batch: Indices, costs: NDArray[np.generic], n_parts: int) -> list[Ind
         parts[lightest].append(structure)
         load[lightest] += float(costs[structure])
     return [np.array(part, dtype=np.int64) for part in parts]
+
+
+def made_ahead(make: Callable[[Batch], Made], batches: Iterable[Batch], n_ahead: int = AHEAD) -> Iterator[Made]:
+    """Yield ``make(batch)`` for each batch, in order; the next ``n_ahead`` are made in another thread meanwhile.
+
+    An error is raised where its batch would have been yielded. What was begun is finished before this ends.
+    """
+    waiting: deque[Future[Made]] = deque()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:
+        try:
+            for batch in batches:
+                waiting.append(thread.submit(make, batch))
+                if len(waiting) > n_ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            thread.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

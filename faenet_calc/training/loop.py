@@ -3,6 +3,7 @@
 config → Prepared → [batch → prediction → loss → gradient → optimizer → averaged weights]* → best.safetensors
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from faenet_calc.potential.potential import Potential
 from faenet_calc.settings import checked
 from faenet_calc.training import journal as journal_module
 from faenet_calc.training.assessment import Assessment, assess
-from faenet_calc.training.batches import BatchMaker, Indices, epoch_batches, shares
+from faenet_calc.training.batches import BatchMaker, Indices, TrainBatch, epoch_batches, made_ahead, shares
 from faenet_calc.training.config import TrainConfig
 from faenet_calc.training.config_file import config_from_mapping, config_to_mapping, dump_config, resumed_config
 from faenet_calc.training.determinism import deterministic
@@ -231,8 +232,8 @@ class Run:
             state.finished = state.finished or "epochs"
         while not state.finished:
             batches = epoch_batches(self.costs, self.global_batch, seed=run.seed, epoch=state.epoch)
-            for batch in batches[state.position :]:
-                self.step(batch)
+            for made in made_ahead(functools.partial(self.make, epoch=state.epoch), batches[state.position :]):
+                self.step(made)
                 now = self.clock()
                 state.elapsed_s = now - trained_from
                 reason = self._out_of_time(now - started, job_limit_s, validation_s)
@@ -277,18 +278,19 @@ class Run:
             finished=finished,
         )
 
-    def step(self, batch: Indices) -> None:
-        """Take one optimizer step on a batch that all processes share."""
+    def make(self, batch: Indices, epoch: int) -> list[TrainBatch]:
+        """The parts of a batch, which all processes share, that this process evaluates."""
+        parts = shares(batch, self.costs, self.config.optim.accumulate * self.ranks.world)
+        own = parts[self.ranks.rank :: self.ranks.world]
+        return [self.maker.make(self.drawn[part], epoch, self.copies[part]) for part in own if len(part)]
+
+    def step(self, parts: list[TrainBatch]) -> None:
+        """Take one optimizer step on the parts of a batch (:meth:`make`)."""
         state, optim, ranks = self.state, self.config.optim, self.ranks
         rate = self.schedule.rate(state.step, state.elapsed_s, self.plateau.factor)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        parts = shares(batch, self.costs, optim.accumulate * ranks.world)[ranks.rank :: ranks.world]
-        made = [
-            self.maker.make(self.drawn[part], state.epoch, self.copies[part]).to(self.device)
-            for part in parts
-            if len(part)
-        ]
+        made = [part.to(self.device) for part in parts]
         counts = self._global_counts([self.loss.counts(item.labelled) for item in made])
         totals = dict.fromkeys(counts, 0.0)
         self.optimizer.zero_grad(set_to_none=True)

@@ -56,7 +56,7 @@ def _sweep(run: Run) -> RateSweep:
         for batch in batches[: STEPS - len(rates)]:
             rate = run.schedule.rate(run.state.step, 0.0)
             before = run.state.sums.get("loss", 0.0)
-            run.step(batch)
+            run.step(run.make(batch, run.state.epoch))
             loss = run.state.sums["loss"] - before
             rates.append(rate)
             losses.append(loss)
