@@ -22,7 +22,8 @@ from faenet_calc.frames.frames import Frames, build_frames
 from faenet_calc.potential.config import PotentialConfig
 
 Indices = NDArray[np.int64]
-Batch, Made = TypeVar("Batch"), TypeVar("Made")
+Batch = TypeVar("Batch")
+Made = TypeVar("Made")
 AHEAD = 2  # batches that are built while earlier ones are used
 REPLAY_OFFSET = 1 << 40  # added to the index of replayed structures, so that their random frames are independent
 
