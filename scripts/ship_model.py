@@ -1,13 +1,17 @@
 """Add a trained checkpoint to the shipped models: model.safetensors, its sha256, and golden.json.
 
     python scripts/ship_model.py runs/copper-s/best.safetensors copper-s [--default] [--structure slab.extxyz …]
+        [--unknown-bond O-Fe …]
 
 golden.json contains structures with their energies, forces and stresses in float64: the standard test structures made
-of trained elements, and those given. A test compares every shipped model with it. The cards (card.md, card.yaml) are
-written by hand; after the benchmarks have been run, `embed_card.py` stores card.yaml in the checkpoint.
+of trained elements, and those given. A test compares every shipped model with it. --unknown-bond removes a pair of
+elements from the recorded distances of the domain, so that the guard marks their bonds: the data have some of them (CO
+and H2O on Fe) but not those that matter (O on Fe). The cards (card.md, card.yaml) are written by hand; after the
+benchmarks have been run, `embed_card.py` stores card.yaml in the checkpoint.
 """
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -18,6 +22,7 @@ from ase import Atoms
 from ase.io import read
 
 from faenet_calc import load_potential
+from faenet_calc.potential.checkpoint import save_potential
 from faenet_calc.potential.potential import Potential
 from faenet_calc.testing.laws import structures
 
@@ -45,6 +50,17 @@ def golden_values(potential: Potential, extra: dict[str, Atoms]) -> dict[str, An
     return values
 
 
+def without_bonds(potential: Potential, pairs: list[str]) -> Potential:
+    """The potential with a domain that does not know bonds between pairs of elements, such as "O-Fe"."""
+    domain = potential.config.domain
+    if domain is None or (unknown := sorted(set(pairs) - set(domain.shortest))):
+        found = "no domain" if domain is None else f"no distance of {', '.join(unknown)}"
+        raise SystemExit(f"the checkpoint has {found}; expected pairs of {sorted(domain.shortest) if domain else '…'}")
+    shortest = {pair: distance for pair, distance in domain.shortest.items() if pair not in pairs}
+    potential.config = dataclasses.replace(potential.config, domain=dataclasses.replace(domain, shortest=shortest))
+    return potential
+
+
 def main() -> None:
     """Copy the checkpoint, write its digest and golden values."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -54,13 +70,19 @@ def main() -> None:
     parser.add_argument(
         "--structure", type=Path, action="append", default=[], help="additional structure for golden.json"
     )
+    parser.add_argument("--unknown-bond", action="append", default=[], metavar="PAIR", help="e.g. O-Fe")
     arguments = parser.parse_args()
     extra = {path.stem: read(path) for path in arguments.structure}
     potential = load_potential(arguments.checkpoint, device="cpu", dtype="float64")
     folder = PRETRAINED / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / "model.safetensors"
-    shutil.copyfile(arguments.checkpoint, model)
+    if arguments.unknown_bond:
+        original = load_potential(arguments.checkpoint, device="cpu")
+        kept = original.metadata["extra"]
+        save_potential(without_bonds(original, arguments.unknown_bond), model, extra=kept)
+    else:
+        shutil.copyfile(arguments.checkpoint, model)
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     (folder / "sha256").write_text(f"{digest}  model.safetensors\n")
     (folder / "golden.json").write_text(json.dumps(golden_values(potential, extra)) + "\n")
