@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import CalculationFailed
+from numpy.typing import NDArray
 
 from faenet_calc.errors import OutsideDomainWarning, warn_user
 from faenet_calc.graphs.graph import AtomGraph
@@ -48,19 +49,14 @@ class Guard:
             self._guards.append(DomainGuard(member.config.domain, references, member.cutoff))
         fitted = all(member.uncertainty is not None for member in committee.members)
         self.properties = GUARDED if self._guards and fitted else frozenset[str]()
-        self._inside: Atoms | None = None  # the last structure that was well inside
+        self._inside: tuple[bytes, NDArray[np.float64]] | None = None  # the last structure that was well inside
 
     def is_near(self, atoms: Atoms) -> bool:
         """Whether a structure is, within ``MOVED``, the last one that was found well inside the domain."""
-        last = self._inside
-        return (
-            last is not None
-            and len(atoms) == len(last)
-            and float(np.abs(atoms.positions - last.positions).max()) <= MOVED
-            and bool((atoms.numbers == last.numbers).all())
-            and bool((atoms.cell.array == last.cell.array).all())
-            and bool((atoms.pbc == last.pbc).all())
-        )
+        if self._inside is None:
+            return False
+        kind, positions = self._inside
+        return kind == _kind(atoms) and bool(np.abs(atoms.positions - positions).max() <= MOVED)
 
     def results(
         self, graph: AtomGraph, prediction: Prediction, where: str = "", *, examined: Atoms | None = None
@@ -81,7 +77,8 @@ class Guard:
             return {}
         verdicts = [guard.verdict(graph, prediction) for guard in self._guards]
         if examined is not None:
-            self._inside = examined if all(verdict.well_inside for verdict in verdicts) else None
+            inside = all(verdict.well_inside for verdict in verdicts)
+            self._inside = (_kind(examined), examined.positions) if inside else None
         reasons = [reason for verdict in verdicts for reason in verdict.reasons]
         if not reasons:
             return {"domain": "inside"}
@@ -102,3 +99,8 @@ class Guard:
                 OutsideDomainWarning,
             )
         return {"domain": "outside", "why": why}
+
+
+def _kind(atoms: Atoms) -> bytes:
+    """What must be equal in structures that are near each other: elements, cell and periodicity."""
+    return atoms.numbers.tobytes() + atoms.cell.array.tobytes() + atoms.pbc.tobytes()

@@ -153,6 +153,8 @@ class AtomGraph:
 
     def sum_over_atoms(self, per_atom: Tensor) -> Tensor:
         """Sum a per-atom quantity [n_atoms, ...] over each structure; returns [n_graphs, ...]."""
+        if self.n_graphs == 1:
+            return per_atom.sum(dim=0, keepdim=True)
         return per_atom.new_zeros(self.n_graphs, *per_atom.shape[1:]).index_add(0, self.graph_of_atom, per_atom)
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:

@@ -181,17 +181,22 @@ class Engine:
         n, one = graph.n_graphs, graph.n_graphs == 1
         n_nodes = graph.n_atoms * frames.n_frames if one else int(graph.atoms_per_graph[frames.graph].sum())
         n_copies = graph.n_edges * frames.n_frames if one else int(graph.edges_per_graph[frames.graph].sum())
-        tags = self._n_tags
-        found = torch.ops.faenet_calc.fused_evaluate(
+        if one:
+            starts = torch.tensor([[0, graph.n_atoms], [0, graph.n_edges], [0, frames.n_frames]]).unbind()
+        else:
+            starts = tuple(_starts(group, n) for group in (graph.graph_of_atom, graph.graph_of_edge, frames.graph))
+        tags, traced = self._n_tags, torch.compiler.is_compiling() or type(vectors) is not Tensor
+        call = torch.ops.faenet_calc.fused_evaluate if traced else _fused_evaluate  # the dispatcher takes its time
+        found = call(
             self._number,
-            _starts(graph.graph_of_atom, n),
-            torch.tensor([0, graph.n_edges]) if one else _starts(graph.graph_of_edge, n),
+            starts[0],
+            starts[1],
             graph.atomic_numbers if tags == 1 else graph.atomic_numbers * tags + graph.tags,
             graph.centre,
             graph.neighbor,
             graph.shift,
             vectors,
-            _starts(frames.graph, n),
+            starts[2],
             frames.rotation,
             seed,
             factor,
@@ -340,8 +345,6 @@ torch.library.register_fake("faenet_calc::fused_evaluate", _fused_evaluate_fake)
 
 def _starts(group: Tensor, n_groups: int) -> Tensor:
     """[n_groups + 1] where each group begins in an ascending tensor of group numbers."""
-    if n_groups == 1:
-        return torch.tensor([0, len(group)])
     return torch.searchsorted(group, torch.arange(n_groups + 1))
 
 

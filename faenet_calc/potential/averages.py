@@ -59,6 +59,8 @@ def _table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
 
 def _average(frames: Frames, per_frame: Tensor, n_graphs: int) -> Tensor:
     """[n_graphs] weighted average of a per-frame quantity (paper Eq. 1)."""
+    if n_graphs == 1:
+        return per_frame.dot(frames.weight)[None]
     return per_frame.new_zeros(n_graphs).index_add(0, frames.graph, per_frame * frames.weight)
 
 

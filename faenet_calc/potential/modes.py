@@ -6,22 +6,23 @@ change the precision of the network behind the caller's back.
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
 from faenet_calc.graphs.graph import AtomGraph
 
 
-@contextmanager
-def prediction_mode(device: torch.device) -> Iterator[None]:
+def prediction_mode(device: torch.device) -> AbstractContextManager[None]:
     """Gradients off until they are needed, no inference mode, no autocast."""
-    with ExitStack() as modes:
-        if torch.is_inference_mode_enabled():  # entering a mode takes longer than asking
-            modes.enter_context(torch.inference_mode(False))
-        modes.enter_context(torch.no_grad())
-        if torch.is_autocast_enabled(device.type):
-            modes.enter_context(torch.autocast(device.type, enabled=False))
+    if torch.is_inference_mode_enabled() or torch.is_autocast_enabled(device.type):
+        return _default_mode(device)
+    return torch.no_grad()  # entering the other modes takes longer than asking
+
+
+@contextmanager
+def _default_mode(device: torch.device) -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device.type, enabled=False):
         yield
 
 

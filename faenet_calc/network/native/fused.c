@@ -31,8 +31,10 @@
 #include "subnormals.h"
 
 #define PANEL (2 * LANES) /* columns of a product that are kept in registers */
+#define LINE 16           /* floats in a line of the cache */
+#define LINES ((PANEL + LINE - 1) / LINE)
 #define TILE 48           /* edges worked on together, a multiple of ROWS */
-#define AHEAD 2           /* edges before whose turn the rows of their neighbors are fetched */
+#define CHUNK (LANES == 16 ? 2 : 1) /* vectors of a centre's values that are kept in registers */
 
 typedef float V __attribute__((vector_size(4 * LANES)));
 typedef float VU __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -40,51 +42,71 @@ typedef int32_t VI __attribute__((vector_size(4 * LANES)));
 
 #define LOAD(p) (*(const VU *)(p))
 #define STORE(p, v) (*(VU *)(p) = (v))
+#define EACH_OF(c, n) for (int c = 0; c < (n); c++)
 #define EACH(k, width) for (int64_t k = 0; k < (width); k += LANES)
 
-/* 2^r for |r| ≤ 1/2, with a relative error of 1e-7. */
-static inline V NAME(power_of_two)(V r) {
-    V p = r * 1.32764725e-3f + 9.67554096e-3f;
-    p = p * r + 5.55071309e-2f;
-    p = p * r + 2.40221202e-1f;
-    p = p * r + 6.93146944e-1f;
-    return p * r + 1.0f;
+/* 2^r of n vectors for |r| ≤ 1/2, with a relative error of 1e-7. */
+static inline __attribute__((always_inline)) void NAME(powers_of_two)(const V *r, V *power, int n) {
+    EACH_OF(c, n) power[c] = r[c] * 1.32764725e-3f + 9.67554096e-3f;
+    EACH_OF(c, n) power[c] = power[c] * r[c] + 5.55071309e-2f;
+    EACH_OF(c, n) power[c] = power[c] * r[c] + 2.40221202e-1f;
+    EACH_OF(c, n) power[c] = power[c] * r[c] + 6.93146944e-1f;
+    EACH_OF(c, n) power[c] = power[c] * r[c] + 1.0f;
+}
+
+/* σ of n vectors, step by step, so that the processor need not look far ahead for work that is independent. */
+static inline __attribute__((always_inline)) void NAME(sigmoids)(const V *z, V *s, int n) {
+    V x[n], power[n];
+    EACH_OF(c, n) x[c] = z[c] * -1.44269504088896341f;
+#if LANES == 16
+    V whole[n];
+    EACH_OF(c, n) whole[c] = (V)_mm512_roundscale_ps((__m512)x[c], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    EACH_OF(c, n) x[c] -= whole[c];
+    NAME(powers_of_two)(x, power, n);
+    EACH_OF(c, n) power[c] = (V)_mm512_scalef_ps((__m512)power[c], (__m512)whole[c]);
+#else
+    const V most = 126.0f + (V){0};
+    VI exponent[n];
+    EACH_OF(c, n) {
+        const VI below = x[c] < most, above = x[c] > -most;
+        const V low = (V)(((VI)x[c] & below) | ((VI)most & ~below)), limited = (V)(((VI)low & above) | ((VI)-most & ~above));
+        const V shifted = limited + 12582912.0f; /* 1.5 × 2^23: rounds to an integer n, which its low bits hold */
+        exponent[c] = ((VI)shifted << 23) + 0x3f800000;
+        x[c] = limited - (shifted - 12582912.0f);
+    }
+    NAME(powers_of_two)(x, power, n);
+    EACH_OF(c, n) power[c] *= (V)exponent[c];
+#endif
+    EACH_OF(c, n) s[c] = 1.0f / (1.0f + power[c]);
 }
 
 static inline V NAME(sigmoid)(V z) {
-    const V most = 126.0f + (V){0}, x = z * -1.44269504088896341f;
-#if LANES == 16
-    const __m512 limited = _mm512_min_ps((__m512)most, (__m512)x);
-    const __m512 n = _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const V sum = 1.0f + (V)_mm512_scalef_ps((__m512)NAME(power_of_two)((V)limited - (V)n), n);
-    const V inverse = (V)_mm512_rcp14_ps((__m512)sum);
-    return inverse + inverse * (1.0f - sum * inverse);
-#else
-    const VI below = x < most, above = x > -most;
-    const V low = (V)(((VI)x & below) | ((VI)most & ~below)), limited = (V)(((VI)low & above) | ((VI)-most & ~above));
-    const V shifted = limited + 12582912.0f; /* 1.5 × 2^23: rounds to an integer n, which its low bits hold */
-    const VI power = ((VI)shifted << 23) + 0x3f800000;
-    return 1.0f / (1.0f + NAME(power_of_two)(limited - (shifted - 12582912.0f)) * (V)power);
-#endif
+    V s;
+    NAME(sigmoids)(&z, &s, 1);
+    return s;
 }
 
 /* Asks for floats that are needed soon; their address need not be valid. */
 static inline void NAME(prefetch)(const float *from, int64_t width) {
-    for (int64_t k = 0; k < width; k += 16) __builtin_prefetch(from + k);
+    for (int64_t k = 0; k < width; k += LINE) __builtin_prefetch(from + k, 0, 2);
 }
 
 static inline float NAME(total)(V v) {
-    float sum = 0;
-    for (int k = 0; k < LANES; k++) sum += v[k];
-    return sum;
+    float part[LANES];
+    memcpy(part, &v, sizeof part);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int k = 0; k < half; k++) part[k] += part[k + half];
+    return part[0];
 }
 
-/* ---- products with packed weights: panels of PANEL columns, [columns / PANEL][depth][PANEL] ---- */
+/* ---- products with packed weights: panels of PANEL columns, [columns / PANEL][depth][PANEL] ----
+ *
+ * The first blocks of rows fetch the panel that comes next in memory, which need not exist. */
 
 #define PRODUCT(m)                                                                                                     \
     static inline __attribute__((always_inline)) void NAME(product_##m)(                                               \
         int64_t depth, const float *restrict a, int64_t lda, const float *restrict b, const float *restrict bias,      \
-        float *restrict c, int64_t ldc, int add) {                                                                     \
+        float *restrict c, int64_t ldc, int add, const float *ahead) {                                                 \
         V left[m], right[m];                                                                                           \
         for (int r = 0; r < m; r++) {                                                                                  \
             if (add) {                                                                                                 \
@@ -97,6 +119,7 @@ static inline float NAME(total)(V v) {
         }                                                                                                              \
         for (int64_t k = 0; k < depth; k++) {                                                                          \
             const V b0 = LOAD(b + k * PANEL), b1 = LOAD(b + k * PANEL + LANES);                                        \
+            __builtin_prefetch(ahead + k * LINE, 0, 2);                                                                \
             for (int r = 0; r < m; r++) {                                                                              \
                 const float value = a[r * lda + k];                                                                    \
                 left[r] += value * b0, right[r] += value * b1;                                                         \
@@ -121,12 +144,21 @@ static void NAME(product)(int64_t rows, int64_t columns, int64_t depth, const fl
         int64_t row = 0;
 #define BLOCK(m)                                                                                                       \
     for (; row + m <= rows; row += m)                                                                                  \
-        NAME(product_##m)(depth, a + row * lda, lda, panel, offset, c + row * ldc + column, ldc, add);
+        NAME(product_##m)(depth, a + row * lda, lda, panel, offset, c + row * ldc + column, ldc, add,                  \
+                          panel + PANEL * depth + row / m % LINES * LINE * depth);
 #if ROWS == 12
         BLOCK(12)
 #endif
         BLOCK(6) BLOCK(4) BLOCK(2) BLOCK(1)
 #undef BLOCK
+    }
+}
+
+static inline void NAME(activate)(float *z, float *slope, int64_t size) {
+    EACH(k, size) {
+        const V value = LOAD(z + k), s = NAME(sigmoid)(value), y = value * s;
+        STORE(z + k, y);
+        STORE(slope + k, s + y * (1.0f - s));
     }
 }
 
@@ -150,6 +182,7 @@ typedef struct {
 typedef struct {
     Weights w;
     float *edge, *edge_t, *output, *output_t;
+    float *first_terms; /* [kinds, 3 F] node parts in the first layer */
     NAME(Layer) *layers;
     float *memory;
 } NAME(Model);
@@ -164,32 +197,41 @@ void *NAME(fused_model)(const Weights *weights) {
     NAME(Model) *model = calloc(1, sizeof *model);
     if (!model) return NULL;
     model->layers = calloc((size_t)w.layers, sizeof *model->layers);
-    const size_t size = (size_t)(2 * (w.layers * per_layer + E * second + O * H));
+    const size_t size = (size_t)(2 * (w.layers * per_layer + E * second + O * H) + w.kinds * 3 * F + F);
     if (!model->layers || posix_memalign((void **)&model->memory, 64, size * sizeof(float))) {
         free(model->layers), free(model);
         return NULL;
     }
     model->w = w;
+    /* in the order of their use: a product fetches the panel that comes next in memory */
     float *memory = model->memory;
     model->edge = NAME(pack)(&memory, w.edge_weight, E, second, 0);
-    model->edge_t = NAME(pack)(&memory, w.edge_weight, second, E, 1);
-    model->output = NAME(pack)(&memory, w.output_weight, O, H, 0);
-    model->output_t = NAME(pack)(&memory, w.output_weight, H, O, 1);
     for (int64_t l = 0; l < w.layers; l++) {
         NAME(Layer) *layer = model->layers + l;
-        layer->filter = NAME(pack)(&memory, w.filter_weight + l * F * E, F, E, 0);
-        layer->filter_t = NAME(pack)(&memory, w.filter_weight + l * F * E, E, F, 1);
         layer->node = NAME(pack)(&memory, w.node_weight + l * 3 * F * H, 3 * F, H, 0);
-        layer->node_t = NAME(pack)(&memory, w.node_weight + l * 3 * F * H, H, 3 * F, 1);
+        layer->filter = NAME(pack)(&memory, w.filter_weight + l * F * E, F, E, 0);
         layer->up = NAME(pack)(&memory, w.up_weight + l * H * F, H, F, 0);
-        layer->up_t = NAME(pack)(&memory, w.up_weight + l * H * F, F, H, 1);
         layer->extra = NAME(pack)(&memory, w.extra_weight + l * X * H, X, H, 0);
-        layer->extra_t = NAME(pack)(&memory, w.extra_weight + l * X * H, H, X, 1);
         layer->in = NAME(pack)(&memory, w.in_weight + l * W * H, W, H, 0);
-        layer->in_t = NAME(pack)(&memory, w.in_weight + l * W * H, H, W, 1);
         layer->out = NAME(pack)(&memory, w.out_weight + l * H * W, H, W, 0);
-        layer->out_t = NAME(pack)(&memory, w.out_weight + l * H * W, W, H, 1);
     }
+    model->output = NAME(pack)(&memory, w.output_weight, O, H, 0);
+    model->output_t = NAME(pack)(&memory, w.output_weight, H, O, 1);
+    for (int64_t l = w.layers - 1; l >= 0; l--) {
+        NAME(Layer) *layer = model->layers + l;
+        layer->out_t = NAME(pack)(&memory, w.out_weight + l * H * W, W, H, 1);
+        layer->in_t = NAME(pack)(&memory, w.in_weight + l * W * H, H, W, 1);
+        layer->extra_t = NAME(pack)(&memory, w.extra_weight + l * X * H, H, X, 1);
+        layer->up_t = NAME(pack)(&memory, w.up_weight + l * H * F, F, H, 1);
+        layer->filter_t = NAME(pack)(&memory, w.filter_weight + l * F * E, E, F, 1);
+        layer->node_t = NAME(pack)(&memory, w.node_weight + l * 3 * F * H, H, 3 * F, 1);
+    }
+    model->edge_t = NAME(pack)(&memory, w.edge_weight, second, E, 1);
+    model->first_terms = memory;
+    float *slope = memory + w.kinds * 3 * F; /* not used */
+    NAME(product)(w.kinds, 3 * F, H, w.atom_states, H, model->layers->node, w.node_bias, model->first_terms, 3 * F, 0);
+    for (int64_t kind = 0; w.active_source && kind < w.kinds; kind++)
+        NAME(activate)(model->first_terms + kind * 3 * F + 2 * F, slope, F);
     return model;
 }
 
@@ -218,6 +260,7 @@ typedef struct {
     float *weight, *weight_slope, *envelope;                    /* [edges] w, dw/dd, and w without the factor */
     float *edge_state, *edge_slope;                             /* [edges, E], [edges, E] */
     float *filter;                                              /* [layers][edges, F], or [threads][TILE, F] */
+    float *grad_edge;                                           /* [edges, E] */
     float *grad_weight, *grad_vector, *grad_distance;           /* [edges], [edges, 3], [edges] */
     float *seed, *factor;                                       /* [nodes], [nodes] of the energy */
     float *state, *head;                                        /* [nodes, H], [layers + 1][nodes, H] */
@@ -234,14 +277,6 @@ typedef struct {
 
 /* Where the arrays of a layer are that only the derivatives need for all layers. */
 static inline int64_t NAME(slot)(const NAME(Group) *g, int64_t layer) { return g->backward ? layer : 0; }
-
-static inline void NAME(activate)(float *z, float *slope, int64_t size) {
-    EACH(k, size) {
-        const V value = LOAD(z + k), s = NAME(sigmoid)(value), y = value * s;
-        STORE(z + k, y);
-        STORE(slope + k, s + y * (1.0f - s));
-    }
-}
 
 /* Weights of the values and slopes at both ends of the spline's interval around a distance. */
 typedef struct {
@@ -291,9 +326,49 @@ static void NAME(embed_edges)(NAME(Group) *g, int64_t from, int64_t to) {
     }
 }
 
-/* The neighbor of an edge that is soon worked on. */
-static inline int64_t NAME(neighbor_ahead)(const NAME(Group) *g, int64_t edge) {
-    return g->neighbor[edge + AHEAD < g->edges ? edge + AHEAD : edge];
+/* The end of the edges from `edge` on that have the same centre and come before `to`. */
+static inline int64_t NAME(same_centre)(const NAME(Group) *g, int64_t edge, int64_t to) {
+    const int64_t end = g->first_edge[g->centre[edge] + 1];
+    return end < to ? end : to;
+}
+
+#define EACH_CHUNK(k, width) for (int64_t k = 0; k < (width); k += CHUNK * LANES)
+#define EACH_OF_CHUNK(c) EACH_OF(c, CHUNK)
+
+/* Messages along edges [from, to) with the same centre. What belongs to the centre stays in registers. */
+static inline __attribute__((always_inline)) void NAME(send_around)(const NAME(Group) *g, const float *nodes, int64_t from,
+                                                                    int64_t to, const float *filters, float *sums,
+                                                                    int64_t signs) {
+    const int64_t F = g->model->w.filters, i = g->centre[from] * signs;
+    EACH_CHUNK(k, F) {
+        const float *centre = nodes + i * 3 * F + k, *reverse = centre + 4 * F;
+        float *message = g->message + i * F + k;
+        V a[CHUNK], m[CHUNK], b2[CHUNK], x2[CHUNK];
+        EACH_OF_CHUNK(c) {
+            a[c] = LOAD(centre + c * LANES), m[c] = LOAD(message + c * LANES);
+            if (signs == 2) b2[c] = LOAD(reverse + c * LANES), x2[c] = LOAD(reverse + F + c * LANES);
+        }
+        for (int64_t edge = from; edge < to; edge++) {
+            const int64_t j = g->neighbor[edge] * signs;
+            const float weight = g->weight[edge], *y = filters + (edge - from) * F + k, *b = nodes + j * 3 * F + F + k;
+            const float *a2 = b + 2 * F;
+            float *message2 = sums + (j + 1) * F + k;
+            V z[2 * CHUNK], sigmoid[2 * CHUNK];
+            EACH_OF_CHUNK(c) {
+                const V shared = LOAD(y + c * LANES);
+                z[c] = shared + a[c] + LOAD(b + c * LANES);
+                if (signs == 2) z[CHUNK + c] = shared + LOAD(a2 + c * LANES) + b2[c];
+            }
+            NAME(sigmoids)(z, sigmoid, (int)signs * CHUNK);
+            EACH_OF_CHUNK(c) {
+                m[c] += weight * LOAD(b + F + c * LANES) * (z[c] * sigmoid[c]);
+                if (signs == 1) continue;
+                const V value = z[CHUNK + c] * sigmoid[CHUNK + c];
+                STORE(message2 + c * LANES, LOAD(message2 + c * LANES) + weight * x2[c] * value);
+            }
+        }
+        EACH_OF_CHUNK(c) STORE(message + c * LANES, m[c]);
+    }
 }
 
 /* Messages of a layer from the edges around the atoms of a thread. */
@@ -312,118 +387,140 @@ static void NAME(send)(NAME(Group) *g, int64_t layer, int64_t thread, float *sum
         }
         NAME(product)(rows, F, E, g->edge_state + start * E, E, g->model->layers[layer].filter, NULL, filters, F,
                       radial != NULL);
-        for (int64_t edge = start; edge < start + rows; edge++) {
-            const float weight = g->weight[edge], *y = filters + (edge - start) * F;
-            const int64_t i = g->centre[edge] * S, j = g->neighbor[edge] * S;
-            const float *a = nodes + i * 3 * F, *b = nodes + j * 3 * F + F, *x = b + F;
-            float *message = g->message + i * F;
-            const int64_t soon = NAME(neighbor_ahead)(g, edge) * S;
-            NAME(prefetch)(g->edge_state + (edge + TILE) * E, E);
-            NAME(prefetch)(nodes + soon * 3 * F + F, 2 * F);
-            if (S == 2) NAME(prefetch)(nodes + (soon + 1) * 3 * F, F), NAME(prefetch)(sums + (soon + 1) * F, F);
-            EACH(k, F) {
-                const V z = LOAD(y + k) + LOAD(a + k) + LOAD(b + k);
-                STORE(message + k, LOAD(message + k) + weight * LOAD(x + k) * z * NAME(sigmoid)(z));
-            }
-            if (S == 1) continue;
-            const float *a2 = nodes + (j + 1) * 3 * F, *b2 = nodes + (i + 1) * 3 * F + F, *x2 = b2 + F;
-            float *message2 = sums + (j + 1) * F;
-            EACH(k, F) {
-                const V z = LOAD(y + k) + LOAD(a2 + k) + LOAD(b2 + k);
-                STORE(message2 + k, LOAD(message2 + k) + weight * LOAD(x2 + k) * z * NAME(sigmoid)(z));
-            }
+        NAME(prefetch)(g->edge_state + (start + TILE) * E, TILE * E);
+        for (int64_t edge = start, end; edge < start + rows; edge = end) {
+            end = NAME(same_centre)(g, edge, start + rows);
+            if (S == 1) NAME(send_around)(g, nodes, edge, end, filters + (edge - start) * F, sums, 1);
+            else NAME(send_around)(g, nodes, edge, end, filters + (edge - start) * F, sums, 2);
         }
     }
 }
 
-/* One frame's part of the derivatives at an edge: returns w x ⊙ σ'(z) ⊙ grad and adds to sums at its two ends. */
-static inline __attribute__((always_inline)) V NAME(edge_gradient)(V y, const float *a, const float *b, const float *grad,
-                                                                   float weight, float *grad_a, float *grad_b, int64_t F,
-                                                                   V *along, int needs_nodes) {
-    const V z = y + LOAD(a) + LOAD(b), s = NAME(sigmoid)(z), value = z * s, upstream = LOAD(grad);
-    const V both = LOAD(b + F) * upstream;
-    *along += both * value;
-    const V grad_z = weight * both * (s + value * (1.0f - s));
-    if (needs_nodes) {
-        STORE(grad_a, LOAD(grad_a) + grad_z);
-        STORE(grad_b, LOAD(grad_b) + grad_z);
-        STORE(grad_b + F, LOAD(grad_b + F) + weight * upstream * value);
+/* Derivatives of the messages along edges [from, to) with the same centre: dE/dz at the edges; adds to `along`, whose sum
+ * is dE/dw, and to the sums for the nodes. */
+static inline __attribute__((always_inline)) void NAME(send_around_backward)(
+    const NAME(Group) *g, const float *nodes, int64_t from, int64_t to, const float *filters, float *grads, V *along,
+    float *sums, int64_t signs, int needs_nodes) {
+    const int64_t F = g->model->w.filters, i = g->centre[from] * signs;
+    EACH_CHUNK(k, F) {
+        const float *centre = nodes + i * 3 * F + k, *reverse = centre + 4 * F, *upstream = g->message + i * F + k;
+        float *grad_centre = sums + i * 3 * F + k, *grad_reverse = grad_centre + 4 * F;
+        V a[CHUNK], up[CHUNK], grad_a[CHUNK], b2[CHUNK], x2[CHUNK], grad_b2[CHUNK], grad_x2[CHUNK];
+        EACH_OF_CHUNK(c) {
+            a[c] = LOAD(centre + c * LANES), up[c] = LOAD(upstream + c * LANES);
+            if (signs == 2) b2[c] = LOAD(reverse + c * LANES), x2[c] = LOAD(reverse + F + c * LANES);
+            grad_a[c] = grad_b2[c] = grad_x2[c] = (V){0};
+        }
+        for (int64_t edge = from; edge < to; edge++) {
+            const int64_t j = g->neighbor[edge] * signs, r = edge - from;
+            const float weight = g->weight[edge], *b = nodes + j * 3 * F + F + k;
+            float *grad_b = sums + j * 3 * F + F + k;
+            const float *y = filters + r * F + k, *a2 = b + 2 * F, *upstream2 = g->message + (j + 1) * F + k;
+            float *grad_a2 = grad_b + 2 * F;
+            V dw = k ? along[r] : (V){0}, z[2 * CHUNK], s[2 * CHUNK];
+            EACH_OF_CHUNK(c) {
+                const V shared = LOAD(y + c * LANES);
+                z[c] = shared + a[c] + LOAD(b + c * LANES);
+                if (signs == 2) z[CHUNK + c] = shared + LOAD(a2 + c * LANES) + b2[c];
+            }
+            NAME(sigmoids)(z, s, (int)signs * CHUNK);
+            EACH_OF_CHUNK(c) {
+                const V value = z[c] * s[c], both = LOAD(b + F + c * LANES) * up[c];
+                dw += both * value;
+                V grad = weight * both * (s[c] + value * (1.0f - s[c]));
+                if (needs_nodes) {
+                    grad_a[c] += grad;
+                    STORE(grad_b + c * LANES, LOAD(grad_b + c * LANES) + grad);
+                    STORE(grad_b + F + c * LANES, LOAD(grad_b + F + c * LANES) + weight * up[c] * value);
+                }
+                if (signs == 2) {
+                    const V sigmoid = s[CHUNK + c], value2 = z[CHUNK + c] * sigmoid, up2 = LOAD(upstream2 + c * LANES);
+                    const V both2 = x2[c] * up2, grad2 = weight * both2 * (sigmoid + value2 * (1.0f - sigmoid));
+                    dw += both2 * value2;
+                    grad += grad2;
+                    if (needs_nodes) {
+                        grad_b2[c] += grad2;
+                        grad_x2[c] += weight * up2 * value2;
+                        STORE(grad_a2 + c * LANES, LOAD(grad_a2 + c * LANES) + grad2);
+                    }
+                }
+                STORE(grads + r * F + k + c * LANES, grad);
+            }
+            along[r] = dw;
+        }
+        if (!needs_nodes) continue;
+        EACH_OF_CHUNK(c) {
+            STORE(grad_centre + c * LANES, LOAD(grad_centre + c * LANES) + grad_a[c]);
+            if (signs == 1) continue;
+            STORE(grad_reverse + c * LANES, LOAD(grad_reverse + c * LANES) + grad_b2[c]);
+            STORE(grad_reverse + F + c * LANES, LOAD(grad_reverse + F + c * LANES) + grad_x2[c]);
+        }
     }
-    return grad_z;
 }
 
-/* Derivatives of a layer's messages: dE/dz replaces Wg e; sums for the nodes [dE/da, dE/db, dE/dx]. */
+/* Derivatives of a layer's messages with respect to edge states, weights and distances; sums for the nodes
+ * [dE/da, dE/db, dE/dx]. */
 static void NAME(send_backward)(NAME(Group) *g, int64_t layer, int64_t first, int64_t last, float *sums) {
-    const int64_t F = g->model->w.filters, S = g->signs;
+    const Weights *w = &g->model->w;
+    const int64_t F = w->filters, E = w->edge, S = g->signs, to = g->first_edge[last];
     const int needs_nodes = layer > 0; /* the first states do not depend on positions */
     const float *nodes = g->node + layer * g->atoms * S * 3 * F;
-    for (int64_t edge = g->first_edge[first]; edge < g->first_edge[last]; edge++) {
-        float *y = g->filter + (layer * g->edges + edge) * F;
-        const float weight = g->weight[edge];
-        const int64_t i = g->centre[edge] * S, j = g->neighbor[edge] * S;
-        V along = {0};
-        const int64_t soon = NAME(neighbor_ahead)(g, edge) * S;
-        NAME(prefetch)(nodes + soon * 3 * F + F, 2 * F);
-        if (needs_nodes) NAME(prefetch)(sums + soon * 3 * F + F, 2 * F);
-        if (S == 2) {
-            NAME(prefetch)(nodes + (soon + 1) * 3 * F, F), NAME(prefetch)(g->message + (soon + 1) * F, F);
-            if (needs_nodes) NAME(prefetch)(sums + (soon + 1) * 3 * F, F);
+    const float *radial = w->second_layer ? NULL : w->radial + layer * (w->intervals + 1) * 2 * F;
+    float grads[TILE * F] __attribute__((aligned(64)));
+    V along[TILE];
+    for (int64_t start = g->first_edge[first]; start < to; start += TILE) {
+        const int64_t rows = to - start < TILE ? to - start : TILE;
+        const float *filters = g->filter + (layer * g->edges + start) * F;
+        NAME(prefetch)(filters + TILE * F, TILE * F);
+        NAME(prefetch)(g->grad_edge + (start + TILE) * E, TILE * E);
+        for (int64_t edge = start, end; edge < start + rows; edge = end) {
+            const int64_t r = edge - start;
+            end = NAME(same_centre)(g, edge, start + rows);
+#define AROUND(signs, needs)                                                                                           \
+    NAME(send_around_backward)(g, nodes, edge, end, filters + r * F, grads + r * F, along + r, sums, signs, needs)
+            if (S == 1 && needs_nodes) AROUND(1, 1);
+            else if (S == 1) AROUND(1, 0);
+            else if (needs_nodes) AROUND(2, 1);
+            else AROUND(2, 0);
+#undef AROUND
         }
-        if (S == 1) {
-            EACH(k, F)
-                STORE(y + k, NAME(edge_gradient)(LOAD(y + k), nodes + i * 3 * F + k, nodes + j * 3 * F + F + k,
-                                                 g->message + i * F + k, weight, sums + i * 3 * F + k,
-                                                 sums + j * 3 * F + F + k, F, &along, needs_nodes));
-        } else {
-            EACH(k, F) {
-                const V value = LOAD(y + k);
-                const V one = NAME(edge_gradient)(value, nodes + i * 3 * F + k, nodes + j * 3 * F + F + k,
-                                                  g->message + i * F + k, weight, sums + i * 3 * F + k,
-                                                  sums + j * 3 * F + F + k, F, &along, needs_nodes);
-                const V other = NAME(edge_gradient)(value, nodes + (j + 1) * 3 * F + k, nodes + (i + 1) * 3 * F + F + k,
-                                                    g->message + (j + 1) * F + k, weight, sums + (j + 1) * 3 * F + k,
-                                                    sums + (i + 1) * 3 * F + F + k, F, &along, needs_nodes);
-                STORE(y + k, one + other);
-            }
+        NAME(product)(rows, E, F, grads, F, g->model->layers[layer].filter_t, NULL, g->grad_edge + start * E, E,
+                      layer < w->layers - 1);
+        for (int64_t r = 0; r < rows; r++) {
+            g->grad_weight[start + r] += NAME(total)(along[r]);
+            if (!radial) continue;
+            const NAME(Knots) at = NAME(knots)(w, g->distance[start + r], 1);
+            V slope = {0};
+            EACH(k, F) slope += LOAD(grads + r * F + k) * NAME(spline)(radial, &at, F, k);
+            g->grad_distance[start + r] += NAME(total)(slope);
         }
-        g->grad_weight[edge] += NAME(total)(along);
     }
 }
 
 static void NAME(embed_edges_backward)(NAME(Group) *g, int64_t from, int64_t to) {
     const Weights *w = &g->model->w;
-    const int64_t F = w->filters, E = w->edge, D = w->directional;
-    float grad[TILE * E] __attribute__((aligned(64))), tile[TILE * D] __attribute__((aligned(64)));
+    const int64_t E = w->edge, D = w->directional;
+    float tile[TILE * D] __attribute__((aligned(64)));
     for (int64_t start = from; start < to; start += TILE) {
         const int64_t rows = to - start < TILE ? to - start : TILE;
-        for (int64_t l = 0; l < w->layers; l++)
-            NAME(product)(rows, E, F, g->filter + (l * g->edges + start) * F, F, g->model->layers[l].filter_t, NULL, grad,
-                          E, l > 0);
+        float *grad = g->grad_edge + start * E;
         for (int64_t r = 0; r < rows; r++) {
             const int64_t edge = start + r;
+            g->grad_distance[edge] += g->grad_weight[edge] * g->weight_slope[edge];
+            if (!w->second_layer) continue;
             const NAME(Knots) at = NAME(knots)(w, g->distance[edge], 1);
             V along = {0};
-            if (w->second_layer) {
-                EACH(k, E) {
-                    const V value = LOAD(grad + r * E + k) * LOAD(g->edge_slope + edge * E + k);
-                    STORE(grad + r * E + k, value);
-                    along += value * NAME(spline)(w->radial, &at, E, k);
-                }
-            } else {
-                for (int64_t l = 0; l < w->layers; l++) {
-                    const float *grad_z = g->filter + (l * g->edges + edge) * F;
-                    const float *radial = w->radial + l * (w->intervals + 1) * 2 * F;
-                    EACH(k, F) along += LOAD(grad_z + k) * NAME(spline)(radial, &at, F, k);
-                }
+            EACH(k, E) {
+                const V value = LOAD(grad + r * E + k) * LOAD(g->edge_slope + edge * E + k);
+                STORE(grad + r * E + k, value);
+                along += value * NAME(spline)(w->radial, &at, E, k);
             }
-            g->grad_distance[edge] = NAME(total)(along) + g->grad_weight[edge] * g->weight_slope[edge];
+            g->grad_distance[edge] += NAME(total)(along);
         }
         const float *grad_direction = w->second_layer ? tile : grad;
         if (w->second_layer) NAME(product)(rows, D, E, grad, E, g->model->edge_t, NULL, tile, D, 0);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t edge = start + r;
-            for (int64_t l = 0; l < w->layers; l++) NAME(prefetch)(g->filter + (l * g->edges + edge + TILE) * F, F);
-            if (w->second_layer) NAME(prefetch)(g->edge_slope + (edge + TILE) * E, E);
             const float x = g->vector[3 * edge], y = g->vector[3 * edge + 1], z = g->vector[3 * edge + 2];
             V gx = {0}, gy = {0}, gz = {0};
             EACH(k, D) {
@@ -669,7 +766,7 @@ static void NAME(forward)(NAME(Group) *g, int64_t thread) {
     NAME(embed_edges)(g, g->first_edge[first], g->first_edge[last]);
     for (int64_t layer = 0; layer < w->layers; layer++) {
         NAME(read_out)(g, layer, from, to);
-        NAME(node_terms)(g, layer, from, to);
+        if (layer > 0) NAME(node_terms)(g, layer, from, to); /* those of the first layer belong to the model */
         memset(g->message + from * F, 0, (size_t)((to - from) * F) * sizeof(float));
         NAME(meet)(g);
         if (!alone && S == 2) memset(own_sums, 0, (size_t)(nodes * F) * sizeof(float));
@@ -699,6 +796,7 @@ static void NAME(backward)(NAME(Group) *g, int64_t thread) {
     NAME(meet)(g); /* the sums of the last norm have been read */
     memcpy(grad_state, g->head + (L * nodes + from) * H, (size_t)((to - from) * H) * sizeof(float));
     memset(g->grad_weight + from_edge, 0, (size_t)(to_edge - from_edge) * sizeof(float));
+    memset(g->grad_distance + from_edge, 0, (size_t)(to_edge - from_edge) * sizeof(float));
     for (int64_t layer = L - 1; layer >= 0; layer--) {
         NAME(update_backward)(g, layer, thread);
         NAME(meet)(g);
@@ -749,6 +847,7 @@ static int64_t NAME(place)(NAME(Group) *g, char *memory) {
     TAKE(edge_state, edges * E);
     TAKE(edge_slope, w->second_layer ? edges * E : 0);
     TAKE(filter, (g->backward ? L * edges : g->threads * TILE) * F);
+    TAKE(grad_edge, kept_edges * E);
     TAKE(grad_weight, kept_edges);
     TAKE(grad_vector, 3 * kept_edges);
     TAKE(grad_distance, kept_edges);
@@ -780,13 +879,11 @@ static int64_t NAME(place)(NAME(Group) *g, char *memory) {
 }
 
 static inline uint64_t NAME(hash)(int64_t i, int64_t j, int64_t a, int64_t b, int64_t c) {
-    const int64_t values[5] = {i, j, a, b, c};
-    uint64_t hash = 0;
-    for (int k = 0; k < 5; k++) {
-        hash = (hash ^ (uint64_t)values[k]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 29;
-    }
-    return hash;
+    uint64_t hash = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)j * 0xc2b2ae3d27d4eb4fu;
+    hash += (uint64_t)a * 0xd6e8feb86659fd93u + (uint64_t)b * 0xa0761d6478bd642fu + (uint64_t)c * 0xe7037ed1a0b428dbu;
+    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+    return hash ^ (hash >> 31);
 }
 
 /* Whether every edge (i, j, shift) has its reverse (j, i, -shift): sums of hashes are equal if and, in practice, only if. */
@@ -850,7 +947,7 @@ static void NAME(divide)(NAME(Group) *g) {
 static void NAME(fill)(NAME(Group) *g) {
     const Batch *b = g->batch;
     const Weights *w = &g->model->w;
-    const int64_t S = g->signs, H = w->hidden;
+    const int64_t S = g->signs, H = w->hidden, F = w->filters;
     const double p = (double)w->power;
     for (int64_t number = 0; number < g->n_units; number++) {
         const NAME(Unit) *unit = g->units + number;
@@ -885,7 +982,9 @@ static void NAME(fill)(NAME(Group) *g) {
                 const int64_t node = (unit->atom + k) * S + sign;
                 g->seed[node] = (float)b->seed[sign ? unit->inverse : unit->frame];
                 g->factor[node] = w->kind_factor[b->kind[atom + k]];
-                memcpy(g->state + node * H, w->atom_states + b->kind[atom + k] * H, (size_t)H * sizeof(float));
+                const int64_t kind = b->kind[atom + k];
+                memcpy(g->state + node * H, w->atom_states + kind * H, (size_t)H * sizeof(float));
+                memcpy(g->node + node * 3 * F, g->model->first_terms + kind * 3 * F, (size_t)(3 * F) * sizeof(float));
             }
         }
     }
