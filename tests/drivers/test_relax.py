@@ -226,8 +226,12 @@ def test_wrong_arguments(slab, arguments, words):
 def test_wrong_structures(slab):
     with pytest.raises(InputError, match="no atoms"):
         relax(Atoms(), EMT())
-    with pytest.raises(InputError, match=r"type builtins\.list came; expected ase\.Atoms, a pymatgen Structure"):
+    with pytest.raises(InputError, match=r"type builtins\.list; expected ase\.Atoms, a pymatgen Structure"):
         relax([slab], EMT())
+    with pytest.raises(InputError, match=r"Use relax_batch, run_md_batch or calc\.predict for several"):
+        relax([slab], EMT())
+    with pytest.raises(InputError, match=r"not its class: optimizer='BFGS'; choose from"):
+        relax(slab, EMT(), optimizer=BFGS)
     with pytest.raises(InputError, match="expected an ASE calculator"):
         relax(slab)
     with pytest.raises(InputError, match="periodic structure"):
