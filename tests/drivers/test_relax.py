@@ -1,5 +1,7 @@
 """relax(): the minimum, the result, files, failures."""
 
+import warnings
+
 import numpy as np
 import pytest
 from ase import Atoms
@@ -221,6 +223,17 @@ def test_a_failure_at_the_start_is_raised(slab):
 def test_wrong_arguments(slab, arguments, words):
     with pytest.raises(InputError, match=words):
         relax(slab, EMT(), **arguments)
+
+
+@pytest.mark.parametrize(("periodic", "relax_cell"), [(True, True), (False, True), (True, [1, 1, 0, 0, 0, 1])])
+def test_the_cell_of_a_slab_is_relaxed_with_a_warning(periodic, relax_cell):
+    atoms = fcc111("Cu", (1, 1, 3), vacuum=5.0, periodic=periodic)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        relax(atoms, EMT(), relax_cell=relax_cell, steps=1)
+    found = [str(one.message) for one in caught if "lattice constant of its bulk crystal" in str(one.message)]
+    assert len(found) == (1 if periodic and relax_cell is True else 0)
+    assert all("vacuum along c," in message for message in found)
 
 
 def test_wrong_structures(slab):
