@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo docs links test test-slow lint format graph walk wheel clean
+.PHONY: demo docs pictures links test test-slow lint format graph walk wheel clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/relax_co_cu111.py
@@ -36,6 +36,10 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+# Pictures of the documentation, with the present weights of the default model; needs chromium for one of them.
+pictures: $(STAMP)
+	$(BIN)/python scripts/docs_pictures.py
 
 # Links of the documentation to other sites; needs the network.
 links: $(STAMP)

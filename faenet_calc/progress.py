@@ -42,5 +42,8 @@ def _width() -> int | None:
 
 def print_above_bars(text: str) -> None:
     """Print a line on stderr without breaking the bars that are drawn there."""
-    tqdm.write(text, file=sys.stderr)
+    if sys.stderr.isatty():
+        tqdm.write(text, file=sys.stderr)
+    else:  # a log file: tqdm would draw every bar again after the line
+        print(text, file=sys.stderr)
     sys.stderr.flush()

@@ -24,6 +24,7 @@ OURS = (
 
 _CHECKPOINT = "checkpoint=, the first argument (a name, a path, a list or glob of paths, or a Potential)"
 _MODEL_KEEPS = "is part of the checkpoint and cannot be set here; train or import a model with the value you want"
+_NOT_ELECTRONIC = "nothing: charge and spin are no inputs of the model; it predicts what its training data have"
 _ANSWERS = {
     "default_dtype": "dtype= ('float32' or 'float64')",
     "precision": "dtype= ('float32' or 'float64')",
@@ -61,6 +62,11 @@ _ANSWERS = {
     "length_units_to_A": "nothing: lengths are in Å",
     "dispersion": "ase.calculators.mixing.SumCalculator([FAENetCalculator(...), your dispersion calculator])",
     "damping": "ase.calculators.mixing.SumCalculator([FAENetCalculator(...), your dispersion calculator])",
+    "kpts": "nothing: a potential has no k-points",
+    "xc": "nothing: the functional is that of the training data, see calc.level_of_theory",
+    "charge": _NOT_ELECTRONIC,
+    "magmoms": _NOT_ELECTRONIC,
+    "spin": _NOT_ELECTRONIC,
     "cutoff": f"nothing: the cutoff {_MODEL_KEEPS}",
     "r_max": f"nothing: the cutoff {_MODEL_KEEPS}",
     "max_neighbors": f"nothing: max_neighbors {_MODEL_KEEPS}",

@@ -79,7 +79,10 @@ def command(
         return
     for name, count in written.counts.items():
         click.echo(f"{out / f'{name}.{ending}'}: {counted(count, 'structure')}")
-    click.echo(f"split by {written.kind}: {written.n_groups} groups" + (f"; {written.note}" if written.note else ""))
+    note = written.note or "split at random"
+    if written.kind not in ("info", "random"):
+        note = f"split by {written.kind}: {counted(written.n_groups, 'group')}" + (f"; {note}" if written.note else "")
+    click.echo(note)
 
 
 def _numbers(text: str) -> list[float]:

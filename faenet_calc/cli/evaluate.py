@@ -226,19 +226,24 @@ def _symmetry_rows(symmetry: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _number(value: float) -> str:
+    """Four digits, without an exponent for large numbers."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
 def _print(found: "Assessment", symmetry: dict[str, Any] | None, unit: str) -> None:
     from faenet_calc.reports.learning import SHOWN
 
     click.echo(counted(found.n_structures, "structure"))
     if unit != "eV":  # a scalar property, to which thresholds and factors of energies do not apply
-        click.echo(f"  {'MAE':<46}{found.metrics['energy_mae']:>10.4g} {unit}")
+        click.echo(f"  {'MAE':<46}{_number(found.metrics['energy_mae']):>10} {unit}")
         return
     for name, (title, factor, unit) in SHOWN.items():
         if name in found.metrics:
-            click.echo(f"  {title:<46}{found.metrics[name] * factor:>10.4g} {unit}")
+            click.echo(f"  {title:<46}{_number(found.metrics[name] * factor):>10} {unit}")
     for name, value in found.metrics.items():
         if name.startswith("forces_mae["):
-            click.echo(f"  force MAE of {name[11:-1]:<33}{1e3 * value:>10.4g} meV/Å")
+            click.echo(f"  force MAE of {name[11:-1]:<33}{_number(1e3 * value):>10} meV/Å")
     for title, text in [] if symmetry is None else _symmetry_rows(symmetry):
         number, _, unit = text.partition(" ")
         click.echo(f"  {title:<46}{number:>10} {unit}")

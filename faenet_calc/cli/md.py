@@ -134,6 +134,12 @@ def command(
     summary = _summary(result, options["timestep_fs"])
     if as_json:
         click.echo(json.dumps({"model": calc.info["names"], "file": str(found[0].path)} | summary))
+    elif verbosity(ctx) >= 0 and result.n_new_steps == 0 < options["steps"] <= result.n_steps:
+        total = options["steps"]
+        click.echo(
+            f"{output} already has {counted(result.n_steps, 'step')} and --steps {total} is the total: nothing to do; "
+            "give a larger --steps to continue"
+        )
     elif verbosity(ctx) >= 0:
         _print(summary, output)
     if result.stopped_because is not None:

@@ -49,7 +49,7 @@ _INDEX = click.Tuple([int, int, int])
     type=click.IntRange(min=1),
     multiple=True,
     default=(1,),
-    help="Number of adsorbates per cell; may be repeated.",
+    help="Number of adsorbates per cell; may be repeated.  [default: 1]",
 )
 @click.option("--rotations", type=click.IntRange(min=1), default=2, show_default=True, help="Rotations per site.")
 @click.option("--gas", multiple=True, metavar="ELEMENT=MOLECULE", help="Gas reference of an element, e.g. O=O2.")
@@ -72,6 +72,9 @@ _INDEX = click.Tuple([int, int, int])
 @click.pass_context
 def command(ctx: click.Context, /, out_dir: Path, merge: bool, as_json: bool, **options: Any) -> None:
     """Place adsorbates on every distinct site of slabs, relax them and rank their adsorption energies.
+
+    Slabs are given by --slab or cut by --bulk and --miller. The lower half of a slab is fixed, unless its file has
+    constraints (FixAtoms, selective dynamics).
 
     Exit code 0 if all configurations converged, 3 if some did not or could not be computed, 2 for invalid input.
     """
@@ -199,6 +202,7 @@ def _print(result: "ScreenResult", report: Path) -> None:
         {
             "slab": [row.slab for row in best],
             "adsorbate": [row.adsorbate for row in best],
+            **({"coverage": [str(row.coverage) for row in best]} if len({row.coverage for row in best}) > 1 else {}),
             "best site": [row.final_site or row.site for row in best],
             "E_ads/eV": [f"{row.adsorption_energy:.3f}" for row in best],
             "uncertainty/eV": [_or_dash(row.uncertainty, ".3f") for row in best],

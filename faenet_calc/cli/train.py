@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing run in the output folder.")
 @click.option(
-    "--time-limit", type=NOT_NEGATIVE, metavar="S", help="Stop this job after S seconds so that it can be resumed."
+    "--time-limit",
+    type=NOT_NEGATIVE,
+    metavar="S",
+    help="Interrupt the training after S seconds; --resume auto continues it.",
 )
 @click.option(
     "--finetune-from", metavar="MODEL", help="Fine-tune a model: shipped name or checkpoint (finetune.checkpoint)."
@@ -67,7 +70,8 @@ def command(
 ) -> None:
     """Train a potential from INPUTS: one CONFIG.yaml, or data files (extxyz, traj, db, …) with default settings.
 
-    The weights with the best validation metric are written to best.safetensors in the output folder.
+    The weights with the best validation metric are written to best.safetensors in the output folder. A training takes
+    one hour, or --set run.time_limit_s=SECONDS or --set run.max_epochs=N; the learning rate decays over this duration.
     """
     from faenet_calc.training.config_file import dump_config
 

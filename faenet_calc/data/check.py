@@ -221,7 +221,9 @@ def _missing(facts: Sequence[Facts]) -> Iterator[Finding]:
             severity,
             missing,
             f"{len(missing)} of {len(usable)} structures have no {label}",
-            "such structures contribute to the other terms of the loss only; remove them if that is not intended",
+            "label them with DFT, or say under which names the files have the labels (--energy-key, --forces-key)"
+            if nothing
+            else "such structures contribute to the other terms of the loss only; remove them if that is not intended",
         )
 
 

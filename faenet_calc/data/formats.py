@@ -6,6 +6,7 @@ checked here, and no constraint is applied to forces.
 
 import glob
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -110,7 +111,7 @@ def read_records(
     """
     with progress_bar(shown=progress, unit="structures", desc="reading") as bar:
         for path in find_files(files):
-            bar.set_postfix_str(path.name)
+            bar.set_postfix_str(path.name, refresh=sys.stderr.isatty())
             for record in _reader(path, trust_pickle)(path):
                 bar.update()
                 yield record

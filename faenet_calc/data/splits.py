@@ -109,8 +109,9 @@ def split_dataset(
         kind = "trajectory" if n_trajectories >= FEWEST_GROUPS else "random"
         if kind == "random":
             note = (
-                f"split at random, because only {n_trajectories} trajectories or systems were found; neighboring "
-                "snapshots may be in different sets, so errors will be lower than on new systems"
+                "split at random, because only "
+                f"{counted(n_trajectories, 'trajectory or system was', 'trajectories or systems were')} found; "
+                "neighboring snapshots may be in different sets, so errors will be lower than on new systems"
             )
     elif kind == "random" and n_trajectories < len(dataset):
         note = (

@@ -232,10 +232,13 @@ def as_atoms(structure: Any) -> Atoms:
         return structure
     if _is_instance(structure, "pymatgen.core.structure", "SiteCollection"):
         return _from_pymatgen(structure)
+    if isinstance(structure, list | tuple):
+        advice = "Use relax_batch, run_md_batch or calc.predict for several structures."
+    else:
+        advice = "Read files with ase.io.read."
     raise InputError(
-        f"a structure of type {type(structure).__module__}.{type(structure).__qualname__} came; expected ase.Atoms, a "
-        "pymatgen Structure or Molecule, PyG Data with pos and atomic_numbers, or an AtomGraph. Read files with "
-        "ase.io.read."
+        f"a structure is of type {type(structure).__module__}.{type(structure).__qualname__}; expected ase.Atoms, a "
+        f"pymatgen Structure or Molecule, PyG Data with pos and atomic_numbers, or an AtomGraph. {advice}"
     )
 
 

@@ -76,6 +76,8 @@ def _read_file(given: str) -> list[InputStructure]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "no such file"
         raise InputError(f"{path}: {what}; expected a structure file")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path}: the file is empty")
     try:
         structures = _read_pymatgen_json(path)
         if structures is None:
@@ -90,8 +92,6 @@ def _read_file(given: str) -> list[InputStructure]:
     except InputError:
         raise
     except UnknownFileTypeError as error:
-        if path.stat().st_size == 0:
-            raise InputError(f"{path}: the file is empty") from error
         raise InputError(
             f"{path}: ASE does not know this kind of file; rename it (.extxyz, .cif, POSCAR, …)"
         ) from error

@@ -295,6 +295,11 @@ def _gap(height: NDArray[np.float64], period: float) -> tuple[float, float]:
     return float(wrapped[(largest + 1) % len(wrapped)]), float(gaps[largest])
 
 
+def empty_directions(atoms: Atoms) -> list[int]:
+    """The periodic directions (0, 1, 2) along which 5 Å or more are without atoms."""
+    return [axis for axis in range(3) if atoms.pbc[axis] and _vacuum(atoms, axis) >= _VACUUM]
+
+
 def _vacuum(atoms: Atoms, axis: int) -> float:
     """(Å) the widest empty range along an axis; infinite without periodicity."""
     if not atoms.pbc[axis] or len(atoms) == 0:

@@ -106,6 +106,10 @@ def screen(
     """
     settings = settings or RelaxSettings()
     check_export(export, top)
+    for name, given in {"slabs": slabs, "adsorbates": adsorbates}.items():
+        if isinstance(given, str | Path | Atoms | Slab | Adsorbate):
+            what = repr(given) if isinstance(given, str) else f"one {type(given).__name__}"
+            raise InputError(f"{name} is {what}, expected a list: put it in brackets")
     chosen_slabs = _named([_as_slab(one, min_width_A) for one in slabs])
     chosen_adsorbates = {one.name: one for one in map(_as_adsorbate, adsorbates)}
     if not chosen_slabs or not chosen_adsorbates:

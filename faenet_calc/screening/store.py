@@ -66,13 +66,16 @@ class ScreenStore:
         if path.exists():
             stored = json.loads(path.read_text(encoding="utf-8"))
             if not resume:
-                raise InputError(f"{self.folder} holds a screening; continue it with --resume or choose another folder")
+                raise InputError(
+                    f"{self.folder} holds a screening; continue it with resume=True (--resume on the command line) "
+                    "or choose another folder"
+                )
             if stored["sha256"] != digest:
                 before = stored["inputs"]
                 changed = sorted(key for key in {*inputs, *before} if inputs.get(key) != before.get(key))
                 raise InputError(
                     f"{self.folder} was started with other inputs ({', '.join(changed)} differ); repeat the original "
-                    "command with --resume, or choose another folder"
+                    "call with resume=True (--resume on the command line), or choose another folder"
                 )
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise InputError(f"{self.folder} is not empty and holds no screening; choose another folder")

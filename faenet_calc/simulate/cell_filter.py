@@ -10,7 +10,8 @@ from ase.filters import FrechetCellFilter
 from numpy.typing import NDArray
 from scipy.linalg import expm, logm
 
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, warn_user
+from faenet_calc.graphs.tags import empty_directions
 from faenet_calc.units import GPA
 
 _LOGARITHM_TOLERANCE = 1e-8  # relative error of exp(log F); 1e-8 of a cell vector is far below any force criterion
@@ -30,6 +31,13 @@ def cell_target(atoms: Atoms, relax_cell: bool | Sequence[bool], pressure_gpa: f
                 raise InputError(f"pressure_GPa={pressure_gpa} has no effect without relax_cell=True")
             return atoms
         mask = _periodic_components(atoms)
+        if atoms.cell.rank == 3 and (empty := empty_directions(atoms)):
+            words = " and ".join("abc"[axis] for axis in empty)
+            warn_user(
+                f"the cell is relaxed although it has vacuum along {words}, where it is periodic: a slab keeps the "
+                "lattice constant of its bulk crystal. To relax some components only, set atoms.pbc=False along the "
+                "vacuum, or relax_cell to six flags"
+            )
     else:
         mask = [bool(flag) for flag in relax_cell]
         if len(mask) != 6:

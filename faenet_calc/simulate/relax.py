@@ -210,6 +210,8 @@ def optimizer_factory(name: str, options: Mapping[str, Any]) -> Callable[..., An
     if str(name).lower() not in known:
         close = difflib.get_close_matches(str(name).lower(), known, n=1)
         hint = f" (did you mean {known[close[0]]}?)" if close else ""
+        if isinstance(name, type):
+            hint = f"; give the name of an optimizer, not its class: optimizer={name.__name__!r}"
         raise InputError(f"optimizer={name!r} is unknown{hint}; choose from {', '.join(OPTIMIZERS)}")
     if own := sorted({"restart", "trajectory", "append_trajectory", "logfile"} & set(options)):
         raise InputError(

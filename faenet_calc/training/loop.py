@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from faenet_calc.errors import InputError
+from faenet_calc.errors import InputError, counted
 from faenet_calc.files import locked, remove_partial_files, write_atomically
 from faenet_calc.memory import keep_freed_memory
 from faenet_calc.potential.checkpoint import load_potential, save_potential
@@ -262,9 +262,8 @@ class Run:
         finished = state.finished or "interrupted"
         if self.ranks.writes and state.finished and state.best is not None:
             self.add_uncertainty()
-        self._say(
-            f"finished ({finished}) after {state.step} steps, {state.elapsed_s:.0f} s; best at step {state.best_step}"
-        )
+        done = f"after {counted(state.step, 'step')}, {state.elapsed_s:.0f} s; best at step {state.best_step}"
+        self._say(f"finished ({finished}) {done}" if state.finished else f"interrupted {done}; --resume auto continues")
         parts = {"train": self.prepared.train, "val": self.prepared.val}
         if self.prepared.test is not None:
             parts["test"] = self.prepared.test

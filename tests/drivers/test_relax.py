@@ -1,5 +1,7 @@
 """relax(): the minimum, the result, files, failures."""
 
+import warnings
+
 import numpy as np
 import pytest
 from ase import Atoms
@@ -223,11 +225,26 @@ def test_wrong_arguments(slab, arguments, words):
         relax(slab, EMT(), **arguments)
 
 
+@pytest.mark.parametrize(("periodic", "relax_cell"), [(True, True), (False, True), (True, [1, 1, 0, 0, 0, 1])])
+def test_the_cell_of_a_slab_is_relaxed_with_a_warning(periodic, relax_cell):
+    atoms = fcc111("Cu", (1, 1, 3), vacuum=5.0, periodic=periodic)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        relax(atoms, EMT(), relax_cell=relax_cell, steps=1)
+    found = [str(one.message) for one in caught if "lattice constant of its bulk crystal" in str(one.message)]
+    assert len(found) == (1 if periodic and relax_cell is True else 0)
+    assert all("vacuum along c," in message for message in found)
+
+
 def test_wrong_structures(slab):
     with pytest.raises(InputError, match="no atoms"):
         relax(Atoms(), EMT())
-    with pytest.raises(InputError, match=r"type builtins\.list came; expected ase\.Atoms, a pymatgen Structure"):
+    with pytest.raises(InputError, match=r"type builtins\.list; expected ase\.Atoms, a pymatgen Structure"):
         relax([slab], EMT())
+    with pytest.raises(InputError, match=r"Use relax_batch, run_md_batch or calc\.predict for several"):
+        relax([slab], EMT())
+    with pytest.raises(InputError, match=r"not its class: optimizer='BFGS'; choose from"):
+        relax(slab, EMT(), optimizer=BFGS)
     with pytest.raises(InputError, match="expected an ASE calculator"):
         relax(slab)
     with pytest.raises(InputError, match="periodic structure"):

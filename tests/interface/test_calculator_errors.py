@@ -34,6 +34,8 @@ def potential():
         ("dispersion", "SumCalculator"),
         ("enable_cueq", "not needed"),
         ("trainer", "not needed, no trainer"),
+        ("kpts", "not needed, a potential has no k-points"),
+        ("charge", "not needed, charge and spin are no inputs"),
         ("cutoff", "part of the checkpoint"),
         ("devise", "did you mean device="),
         ("quantum", "known are checkpoint, device"),

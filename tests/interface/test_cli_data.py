@@ -132,6 +132,15 @@ def test_new_data_stay_apart_from_an_earlier_validation_set(data, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_the_note_of_a_split_counts_groups_only_where_there_are_some(data, tmp_path):
+    assert _run("split", data, "-o", tmp_path / "sets", "--seed", 1).exit_code == 0
+    files = [tmp_path / f"sets/{name}.extxyz" for name in ("train", "val", "test")]
+    given = _run("split", *files, "-o", tmp_path / "again")
+    assert "the split given in the files is used" in given.stdout and "groups" not in given.stdout
+    by_chance = _run("split", data, "-o", tmp_path / "random", "--by", "random")
+    assert by_chance.stdout.count("split at random: ") == 1 and "groups" not in by_chance.stdout
+
+
 def test_split_mistakes_are_explained(data, tmp_path):
     assert "expected numbers" in _run("split", data, "-o", tmp_path / "a", "--fractions", "most").stderr
     result = _run("split", data, "-o", tmp_path / "a", "--by", "adsorbat")

@@ -163,6 +163,34 @@ def test_md_says_what_its_numbers_mean(slab, model):
     assert "K (mean and standard deviation over the new steps)" in resumed
 
 
+def test_md_says_when_the_steps_are_done_already(slab, model):
+    arguments = ("md", "-m", model, slab, "-o", slab.parent / "run.traj", "--interval", 5)
+    assert run(*arguments, "--steps", 10).exit_code == 0
+    again = run(*arguments, "--steps", 5, "--resume")
+    assert again.exit_code == 0 and "temperature" not in again.stdout and "wrote" not in again.stderr
+    assert "run.traj already has 10 steps and --steps 5 is the total: nothing to do" in again.stdout
+
+
+@pytest.mark.parametrize("coverages", [(1,), (1, 2)])
+def test_the_table_of_a_screening_tells_coverages_apart(slab, coverages):
+    options = ["--slab", slab, "--width", 0, *(word for n in coverages for word in ("--coverage", n))]
+    result = run(*screen_arguments(slab, *options, "--steps", 100))
+    assert result.exit_code in (0, 3), result.output
+    assert ("coverage" in result.stdout.splitlines()[0].split()) == (len(coverages) > 1)
+
+
+def test_an_empty_file_of_a_format_known_by_name(tmp_path):
+    (tmp_path / "POSCAR").touch()
+    result = run("predict", tmp_path / "POSCAR")
+    assert result.exit_code == 2 and result.stderr == f"Error: {tmp_path / 'POSCAR'}: the file is empty\n"
+
+
+def test_large_errors_have_no_exponent():
+    from faenet_calc.cli.evaluate import _number
+
+    assert [_number(value) for value in (84753.2, 9999.4, 0.53841, 1.2e-5)] == ["84,753", "9999", "0.5384", "1.2e-05"]
+
+
 def test_unknown_elements_in_files_are_named(tmp_path):
     (tmp_path / "POSCAR").write_text("x\n1.0\n5 0 0\n0 5 0\n0 0 5\nQq\n1\nDirect\n0 0 0\n")
     result = run("predict", tmp_path / "POSCAR")

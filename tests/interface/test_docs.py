@@ -81,6 +81,25 @@ def test_a_block_that_fails_is_noticed(block):
         run_page("broken.md", block)
 
 
+def test_every_picture_has_a_command(monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    import docs_pictures
+
+    made = {*docs_pictures.EXAMPLES, docs_pictures.REPORT}
+    assert made == {path.name for path in (DOCS / "_static").glob("*.png")}
+    shown = {Path(name).name for text in TEXTS.values() for name in re.findall(r"!\[.*?\]\((.*?)\)", text)}
+    assert made == shown
+
+
+def test_a_picture_is_made_again(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    import docs_pictures
+
+    monkeypatch.setattr("sys.argv", ["x", "--only", "equation_of_state.png", "--quick", "--out", str(tmp_path / "new")])
+    docs_pictures.main()
+    assert (tmp_path / "new/equation_of_state.png").read_bytes()[:4] == b"\x89PNG"
+
+
 def test_card_links_become_links_between_pages(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
     from generated_pages import card_page

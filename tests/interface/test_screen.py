@@ -140,10 +140,24 @@ def test_steps_with_one_frame_are_counted(finished, tmp_path):
 
 
 def test_a_folder_is_not_used_twice_by_accident(finished, calc):
-    with pytest.raises(InputError, match="--resume"):
+    with pytest.raises(InputError, match=r"resume=True \(--resume"):
         screen([slab()], ADSORBATES, finished.folder, calculator=calc, settings=FAST)
     with pytest.raises(InputError, match="adsorbates"):
         screen([slab()], ["H"], finished.folder, calculator=calc, settings=FAST, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("slabs", "adsorbates", "message"),
+    [
+        ([slab()], "CO", "adsorbates is 'CO', expected a list"),
+        (slab(), ["H"], "slabs is one Atoms, expected a list"),
+        ("slab.traj", ["H"], "slabs is 'slab.traj', expected a list"),
+    ],
+)
+def test_one_slab_or_adsorbate_is_not_taken_apart(slabs, adsorbates, message, calc, tmp_path):
+    with pytest.raises(InputError, match=message):
+        screen(slabs, adsorbates, tmp_path / "run", calculator=calc, settings=FAST)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_interrupted_screening_resumes_to_the_same_table(finished, calc, tmp_path, monkeypatch):

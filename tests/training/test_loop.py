@@ -153,6 +153,13 @@ def test_the_time_limit_does_not_count_the_preparation_of_the_data(data, tmp_pat
     assert stopped.finished == "interrupted" and stopped.state.step < 59
 
 
+def test_an_interrupted_run_says_how_to_continue(data, tmp_path, capsys):
+    train(settings(data, tmp_path / "run", "run.time_limit_s=60"), job_limit_s=0.001, progress=True)
+    assert re.search(
+        r"^interrupted after \d+ steps?, \d+ s; .*; --resume auto continues$", capsys.readouterr().err, re.M
+    )
+
+
 def test_a_finished_folder_is_not_overwritten_by_accident(data, tmp_path):
     config = settings(data, tmp_path / "run", "run.max_epochs=1")
     train(config)

@@ -1,6 +1,6 @@
 import sys
 
-from faenet_calc.progress import progress_bar
+from faenet_calc.progress import print_above_bars, progress_bar
 
 
 class Terminal:
@@ -33,3 +33,23 @@ def test_a_log_file_gets_few_lines_and_a_silent_bar_none(monkeypatch):
     assert shown_on(monkeypatch, interactive=False).count("\r") <= 3
     assert "250/500" in shown_on(monkeypatch, interactive=True)
     assert shown_on(monkeypatch, interactive=True, shown=False) == ""
+
+
+def test_a_line_in_a_log_file_does_not_draw_the_bars_again(monkeypatch):
+    stream = Terminal(interactive=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bar(shown=True, total=500, file=stream):
+        print_above_bars("epoch 1")
+        assert stream.text == "epoch 1\n"
+
+
+def test_short_reading_leaves_nothing_in_a_log_file(monkeypatch, tmp_path):
+    from ase.build import bulk
+
+    from faenet_calc.data.formats import read_records
+
+    bulk("Cu").write(tmp_path / "one.extxyz")
+    stream = Terminal(interactive=False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    list(read_records([tmp_path / "one.extxyz"], progress=True))
+    assert stream.text == ""

@@ -370,6 +370,8 @@ def test_finds_each_planted_fault(clean, tmp_path, plant, code, severity):
     assert code in found, list(found)
     assert found[code].severity == severity
     assert found[code].advice
+    if code == "missing-energy":
+        assert ("label them" in found[code].advice) == (plant is no_labels)
     assert report.ok == ("error" not in {finding.severity for finding in report.findings})
 
 

@@ -97,7 +97,7 @@ def test_few_trajectories_are_split_at_random_with_a_note(tmp_path):
     dataset = _dataset(tmp_path, [atoms for walk in _trajectories(count=3) for atoms in walk])
     split = split_dataset(dataset)
     assert split.kind == "random"
-    assert "only 3 trajectories" in split.note
+    assert "only 3 trajectories or systems were found" in split.note
     with pytest.raises(InputError, match="too few"):
         split_dataset(dataset, kind="composition")
 
