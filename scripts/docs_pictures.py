@@ -23,7 +23,7 @@ EXAMPLES = {
 REPORT = "screening-report.png"
 QUICK = "--bulk Cu --miller 1 1 1 --width 0 --adsorbate H --fmax 0.2"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SIZE = (930, 1830)  # pixels of the screenshot
+SIZE, SCALE = (1280, 2350), 0.75  # of the window, in CSS pixels; pixels of the picture per CSS pixel
 FLAGS = "--headless --no-sandbox --disable-gpu --use-gl=angle --use-angle=swiftshader --enable-unsafe-swiftshader"
 
 
@@ -47,18 +47,21 @@ def report_picture(out: Path, work: Path, *, quick: bool) -> None:
 
 
 def screenshot(page: Path, picture: Path, work: Path) -> None:
-    """Draw a page in a headless browser and save the top of it with 256 colors."""
+    """Draw a page in a headless browser and save the top of it."""
     from PIL import Image
 
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         raise SystemExit(f"{picture.name} needs a browser: apt-get install chromium, or --only {' '.join(EXAMPLES)}")
     full = work / "screenshot.png"
-    size = f"--window-size={SIZE[0]},{SIZE[1]}"
-    settings = [size, "--hide-scrollbars", "--virtual-time-budget=10000", f"--user-data-dir={work / 'profile'}"]
-    subprocess.run([browser, *FLAGS.split(), *settings, f"--screenshot={full}", page.as_uri()], check=True)
+    size = [f"--window-size={SIZE[0]},{SIZE[1]}", f"--force-device-scale-factor={SCALE}"]
+    settings = [*size, "--hide-scrollbars", "--virtual-time-budget=10000", f"--user-data-dir={work / 'profile'}"]
+    command = [browser, *FLAGS.split(), *settings, f"--screenshot={full}", page.resolve().as_uri()]
+    drawn = subprocess.run(command, capture_output=True, text=True, check=False)  # harmless messages
+    if not full.is_file():
+        raise SystemExit(f"{browser} made no screenshot:\n{drawn.stderr}")
     with Image.open(full) as image:
-        image.convert("RGB").quantize(256).save(picture, optimize=True)
+        image.convert("RGB").save(picture, optimize=True)
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def command(ctx: click.Context, /, out_dir: Path, merge: bool, as_json: bool, **
     """Place adsorbates on every distinct site of slabs, relax them and rank their adsorption energies.
 
     Slabs are given by --slab or cut by --bulk and --miller. The lower half of a slab is fixed, unless its file has
-    constraints (FixAtoms, selective dynamics).
+    fixed atoms (FixAtoms, selective dynamics).
 
     Exit code 0 if all configurations converged, 3 if some did not or could not be computed, 2 for invalid input.
     """
