@@ -169,9 +169,10 @@ class GraphSource:
     def _check_isolated(self, graph: AtomGraph, cutoff: float) -> None:
         if graph.n_atoms == 1 or self.on_isolated_atoms == "ignore":
             return
-        isolated = np.flatnonzero(np.bincount(graph.on_host.centre.numpy(), minlength=graph.n_atoms) == 0).tolist()
-        if not isolated:
+        n_neighbors = np.bincount(graph.on_host.centre.numpy(), minlength=graph.n_atoms)
+        if n_neighbors.all():
             return
+        isolated = np.flatnonzero(n_neighbors == 0).tolist()
         message = (
             f"{counted(len(isolated), 'atom has', 'atoms have')} no neighbor within {cutoff} Å, and no force acts on "
             f"{'it' if len(isolated) == 1 else 'them'} (indices {isolated[:10]}"

@@ -322,9 +322,8 @@ def _special_vectors(is_open: tuple[tuple[bool, ...], ...], device: torch.device
 def _natural_frames(graph: AtomGraph, config: FramesConfig, mode: FrameMode, vacuum: float) -> Frames:
     """Lattice frames of bulk crystals and slabs, weighted pair frames of wires and molecules."""
     opened = open_directions.openness(graph, vacuum)
-    is_open = opened > 0.5
-    if mode != "exact" and is_open.sum(axis=1).max(initial=0) <= 1 and open_directions.is_decided(opened).all():
-        masks = tuple(tuple(row) for row in is_open.tolist())
+    masks = tuple(tuple(share > 0.5 for share in row) for row in opened.tolist())
+    if mode != "exact" and all(sum(mask) <= 1 for mask in masks) and open_directions.is_decided(opened).all():
         if graph.cell.requires_grad:
             return _lattice_frames(graph.cell, masks, mode, config.proper)
         dtype, device = graph.cell.dtype, graph.cell.device

@@ -156,5 +156,5 @@ def _array(tensor: Tensor) -> NDArray[np.float64]:
 
 def _smooth_step(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """From 0 at x = 0 to 1 at x = 1 with vanishing first and second derivatives at both ends."""
-    t = np.clip(x, 0.0, 1.0)
+    t = np.minimum(np.maximum(x, 0.0), 1.0)
     return t**3 * (10 - 15 * t + 6 * t**2)

@@ -186,7 +186,8 @@ class Engine:
         else:
             starts = tuple(_starts(group, n) for group in (graph.graph_of_atom, graph.graph_of_edge, frames.graph))
         tags, traced = self._n_tags, torch.compiler.is_compiling() or type(vectors) is not Tensor
-        call = torch.ops.faenet_calc.fused_evaluate if traced else _fused_evaluate  # the dispatcher takes its time
+        # The dispatcher takes its time.
+        call: Any = torch.ops.faenet_calc.fused_evaluate if traced else _evaluated
         found = call(
             self._number,
             starts[0],
@@ -208,6 +209,8 @@ class Engine:
             n_copies if "grad_copies" in outputs else 0,
         )
         energy, node_energy, hidden, features, grad_vectors, grad_rotation, grad_factor, grad_copies = found
+        if grad_copies is None and not n_copies:
+            grad_copies = vectors.new_zeros(0, 3)
         return EngineOutput(
             energy=energy + self._bias if self._bias else energy,
             node_energy=node_energy if self._has_atom_energies else None,
@@ -281,7 +284,7 @@ _engines: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictiona
 def _outputs(
     vectors: Tensor, rotation: Tensor, n_nodes: int, hidden: int, features: int, gradients: bool, n_copies: int
 ) -> tuple[Tensor, ...]:
-    """Memory for the outputs of the operator, zero where sums go; those that are not requested have no rows."""
+    """The outputs of the operator by shape, zero; those that are not requested have no rows."""
     new, rows = vectors.new_zeros, vectors.shape[0]
     return (
         new(rotation.shape[0]),
@@ -295,36 +298,39 @@ def _outputs(
     )
 
 
-def _fused_evaluate(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
-    """The operator on the CPU: checks what compiled code does not, and calls it."""
+def _evaluated(engine: int, *arguments: Any) -> tuple[Tensor | None, ...]:
+    """What the operator returns, None where nothing was requested: checks what compiled code does not, and calls it."""
     chosen, n_inputs = _engines[engine], len(_Batch.inputs)
     given = zip(_Batch.inputs, arguments[:n_inputs], strict=True)
     inputs = {name: array.contiguous() for name, array in given if array is not None}
     _check_arrays(inputs)
     share_inverse, n_nodes, hidden, features, gradients, n_copies = arguments[n_inputs:]
+    vectors, rotation = inputs["vectors"], inputs["rotation"]
     padded_hidden, padded_features = chosen.padded
-    outputs = _outputs(
-        inputs["vectors"],
-        inputs["rotation"],
-        n_nodes,
-        padded_hidden if hidden else 0,
-        padded_features if features else 0,
-        gradients,
-        n_copies,
-    )
-    used = (True, True, hidden, features, gradients, gradients, gradients and "factor" in inputs, n_copies)
-    written = {name: array if use else None for name, array, use in zip(_Batch.outputs, outputs, used, strict=True)}
-    chosen.run(int(share_inverse), inputs, written)
-    energy, node_energy, wide_hidden, wide_features, *gradients_found = outputs
-    return (
-        energy,
-        node_energy,
-        wide_hidden if wide_hidden.shape[1] == hidden else wide_hidden[:, :hidden].contiguous(),
-        wide_features
-        if wide_features.shape[1] == features
-        else wide_features.unflatten(1, (chosen.n_states, -1))[..., : features // chosen.n_states].flatten(1),
-        *gradients_found,
-    )
+    outputs = {
+        "energy": vectors.new_zeros(rotation.shape[0]),
+        "node_energy": vectors.new_zeros(n_nodes),
+        "hidden": vectors.new_empty(n_nodes, padded_hidden, dtype=torch.float32) if hidden else None,
+        "features": vectors.new_empty(n_nodes, padded_features, dtype=torch.float32) if features else None,
+        "grad_vectors": torch.zeros_like(vectors) if gradients else None,
+        "grad_rotation": torch.zeros_like(rotation) if gradients else None,
+        "grad_factor": torch.zeros_like(inputs["factor"]) if gradients and "factor" in inputs else None,
+        "grad_copies": vectors.new_zeros(n_copies, 3) if n_copies else None,
+    }
+    chosen.run(int(share_inverse), inputs, outputs)
+    wide_hidden, wide_features = outputs["hidden"], outputs["features"]
+    if wide_hidden is not None and padded_hidden != hidden:
+        outputs["hidden"] = wide_hidden[:, :hidden].contiguous()
+    if wide_features is not None and padded_features != features:
+        per_state = wide_features.unflatten(1, (chosen.n_states, -1))
+        outputs["features"] = per_state[..., : features // chosen.n_states].flatten(1)
+    return tuple(outputs.values())
+
+
+def _fused_evaluate(engine: int, *arguments: Any) -> tuple[Tensor, ...]:
+    """The operator on the CPU."""
+    found, empty = _evaluated(engine, *arguments), _fused_evaluate_fake(engine, *arguments)
+    return tuple(other if one is None else one for one, other in zip(found, empty, strict=True))
 
 
 def _fused_evaluate_fake(engine: int, *arguments: Any) -> tuple[Tensor, ...]:

@@ -34,7 +34,8 @@
 #define LINE 16           /* floats in a line of the cache */
 #define LINES ((PANEL + LINE - 1) / LINE)
 #define TILE 48           /* edges worked on together, a multiple of ROWS */
-#define CHUNK (LANES == 16 ? 2 : 1) /* vectors of a centre's values that are kept in registers */
+#define CHUNK (LANES == 16 ? 2 : 1) /* vectors of an edge that are worked on at the same time */
+#define AHEAD 2           /* edges before whose turn the rows of their neighbors are fetched */
 
 typedef float V __attribute__((vector_size(4 * LANES)));
 typedef float VU __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -54,18 +55,21 @@ static inline __attribute__((always_inline)) void NAME(powers_of_two)(const V *r
     EACH_OF(c, n) power[c] = power[c] * r[c] + 1.0f;
 }
 
-/* σ of n vectors, step by step, so that the processor need not look far ahead for work that is independent. */
+/* σ of n vectors, step by step: the processor then finds work that is independent without looking far ahead. */
 static inline __attribute__((always_inline)) void NAME(sigmoids)(const V *z, V *s, int n) {
+    const V most = 126.0f + (V){0};
     V x[n], power[n];
     EACH_OF(c, n) x[c] = z[c] * -1.44269504088896341f;
 #if LANES == 16
     V whole[n];
+    EACH_OF(c, n) x[c] = (V)_mm512_min_ps((__m512)most, (__m512)x[c]);
     EACH_OF(c, n) whole[c] = (V)_mm512_roundscale_ps((__m512)x[c], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     EACH_OF(c, n) x[c] -= whole[c];
     NAME(powers_of_two)(x, power, n);
-    EACH_OF(c, n) power[c] = (V)_mm512_scalef_ps((__m512)power[c], (__m512)whole[c]);
+    EACH_OF(c, n) power[c] = (V)_mm512_scalef_ps((__m512)power[c], (__m512)whole[c]) + 1.0f;
+    EACH_OF(c, n) s[c] = (V)_mm512_rcp14_ps((__m512)power[c]);
+    EACH_OF(c, n) s[c] += s[c] * (1.0f - power[c] * s[c]);
 #else
-    const V most = 126.0f + (V){0};
     VI exponent[n];
     EACH_OF(c, n) {
         const VI below = x[c] < most, above = x[c] > -most;
@@ -75,9 +79,8 @@ static inline __attribute__((always_inline)) void NAME(sigmoids)(const V *z, V *
         x[c] = limited - (shifted - 12582912.0f);
     }
     NAME(powers_of_two)(x, power, n);
-    EACH_OF(c, n) power[c] *= (V)exponent[c];
+    EACH_OF(c, n) s[c] = 1.0f / (1.0f + power[c] * (V)exponent[c]);
 #endif
-    EACH_OF(c, n) s[c] = 1.0f / (1.0f + power[c]);
 }
 
 static inline V NAME(sigmoid)(V z) {
@@ -88,7 +91,7 @@ static inline V NAME(sigmoid)(V z) {
 
 /* Asks for floats that are needed soon; their address need not be valid. */
 static inline void NAME(prefetch)(const float *from, int64_t width) {
-    for (int64_t k = 0; k < width; k += LINE) __builtin_prefetch(from + k, 0, 2);
+    for (int64_t k = 0; k < width; k += LINE) __builtin_prefetch(from + k);
 }
 
 static inline float NAME(total)(V v) {
@@ -145,7 +148,7 @@ static void NAME(product)(int64_t rows, int64_t columns, int64_t depth, const fl
 #define BLOCK(m)                                                                                                       \
     for (; row + m <= rows; row += m)                                                                                  \
         NAME(product_##m)(depth, a + row * lda, lda, panel, offset, c + row * ldc + column, ldc, add,                  \
-                          panel + PANEL * depth + row / m % LINES * LINE * depth);
+                          panel + PANEL * depth + row / m % LINES * LINE * depth       );
 #if ROWS == 12
         BLOCK(12)
 #endif
@@ -326,48 +329,39 @@ static void NAME(embed_edges)(NAME(Group) *g, int64_t from, int64_t to) {
     }
 }
 
-/* The end of the edges from `edge` on that have the same centre and come before `to`. */
-static inline int64_t NAME(same_centre)(const NAME(Group) *g, int64_t edge, int64_t to) {
-    const int64_t end = g->first_edge[g->centre[edge] + 1];
-    return end < to ? end : to;
-}
-
 #define EACH_CHUNK(k, width) for (int64_t k = 0; k < (width); k += CHUNK * LANES)
 #define EACH_OF_CHUNK(c) EACH_OF(c, CHUNK)
 
-/* Messages along edges [from, to) with the same centre. What belongs to the centre stays in registers. */
-static inline __attribute__((always_inline)) void NAME(send_around)(const NAME(Group) *g, const float *nodes, int64_t from,
-                                                                    int64_t to, const float *filters, float *sums,
-                                                                    int64_t signs) {
-    const int64_t F = g->model->w.filters, i = g->centre[from] * signs;
+/* The neighbor of an edge that is soon worked on. */
+static inline int64_t NAME(neighbor_ahead)(const NAME(Group) *g, int64_t edge) {
+    return g->neighbor[edge + AHEAD < g->edges ? edge + AHEAD : edge];
+}
+/* Messages along an edge. */
+static inline __attribute__((always_inline)) void NAME(send_along)(const NAME(Group) *g, const float *nodes, int64_t edge,
+                                                                   const float *y, float *sums, int64_t signs) {
+    const int64_t F = g->model->w.filters, i = g->centre[edge] * signs, j = g->neighbor[edge] * signs;
+    const float weight = g->weight[edge], *a = nodes + i * 3 * F, *b = nodes + j * 3 * F + F;
+    const float *a2 = b + 2 * F, *b2 = a + 4 * F;
+    float *message = g->message + i * F, *message2 = sums + (j + 1) * F;
+    const int64_t soon = NAME(neighbor_ahead)(g, edge) * signs;
+    NAME(prefetch)(nodes + soon * 3 * F + F, signs == 2 ? 3 * F : 2 * F);
+    if (signs == 2) NAME(prefetch)(sums + (soon + 1) * F, F);
     EACH_CHUNK(k, F) {
-        const float *centre = nodes + i * 3 * F + k, *reverse = centre + 4 * F;
-        float *message = g->message + i * F + k;
-        V a[CHUNK], m[CHUNK], b2[CHUNK], x2[CHUNK];
+        V z[2 * CHUNK], sigmoid[2 * CHUNK];
         EACH_OF_CHUNK(c) {
-            a[c] = LOAD(centre + c * LANES), m[c] = LOAD(message + c * LANES);
-            if (signs == 2) b2[c] = LOAD(reverse + c * LANES), x2[c] = LOAD(reverse + F + c * LANES);
+            const int64_t at = k + c * LANES;
+            const V shared = LOAD(y + at);
+            z[c] = shared + LOAD(a + at) + LOAD(b + at);
+            if (signs == 2) z[CHUNK + c] = shared + LOAD(a2 + at) + LOAD(b2 + at);
         }
-        for (int64_t edge = from; edge < to; edge++) {
-            const int64_t j = g->neighbor[edge] * signs;
-            const float weight = g->weight[edge], *y = filters + (edge - from) * F + k, *b = nodes + j * 3 * F + F + k;
-            const float *a2 = b + 2 * F;
-            float *message2 = sums + (j + 1) * F + k;
-            V z[2 * CHUNK], sigmoid[2 * CHUNK];
-            EACH_OF_CHUNK(c) {
-                const V shared = LOAD(y + c * LANES);
-                z[c] = shared + a[c] + LOAD(b + c * LANES);
-                if (signs == 2) z[CHUNK + c] = shared + LOAD(a2 + c * LANES) + b2[c];
-            }
-            NAME(sigmoids)(z, sigmoid, (int)signs * CHUNK);
-            EACH_OF_CHUNK(c) {
-                m[c] += weight * LOAD(b + F + c * LANES) * (z[c] * sigmoid[c]);
-                if (signs == 1) continue;
-                const V value = z[CHUNK + c] * sigmoid[CHUNK + c];
-                STORE(message2 + c * LANES, LOAD(message2 + c * LANES) + weight * x2[c] * value);
-            }
+        NAME(sigmoids)(z, sigmoid, (int)signs * CHUNK);
+        EACH_OF_CHUNK(c) {
+            const int64_t at = k + c * LANES;
+            STORE(message + at, LOAD(message + at) + weight * LOAD(b + F + at) * (z[c] * sigmoid[c]));
+            if (signs == 1) continue;
+            const V value = z[CHUNK + c] * sigmoid[CHUNK + c];
+            STORE(message2 + at, LOAD(message2 + at) + weight * LOAD(b2 + F + at) * value);
         }
-        EACH_OF_CHUNK(c) STORE(message + c * LANES, m[c]);
     }
 }
 
@@ -387,75 +381,56 @@ static void NAME(send)(NAME(Group) *g, int64_t layer, int64_t thread, float *sum
         }
         NAME(product)(rows, F, E, g->edge_state + start * E, E, g->model->layers[layer].filter, NULL, filters, F,
                       radial != NULL);
-        NAME(prefetch)(g->edge_state + (start + TILE) * E, TILE * E);
-        for (int64_t edge = start, end; edge < start + rows; edge = end) {
-            end = NAME(same_centre)(g, edge, start + rows);
-            if (S == 1) NAME(send_around)(g, nodes, edge, end, filters + (edge - start) * F, sums, 1);
-            else NAME(send_around)(g, nodes, edge, end, filters + (edge - start) * F, sums, 2);
+        for (int64_t edge = start; edge < start + rows; edge++) {
+            const float *y = filters + (edge - start) * F;
+            NAME(prefetch)(g->edge_state + (edge + TILE) * E, E);
+            if (S == 1) NAME(send_along)(g, nodes, edge, y, sums, 1);
+            else NAME(send_along)(g, nodes, edge, y, sums, 2);
         }
     }
 }
 
-/* Derivatives of the messages along edges [from, to) with the same centre: dE/dz at the edges; adds to `along`, whose sum
- * is dE/dw, and to the sums for the nodes. */
-static inline __attribute__((always_inline)) void NAME(send_around_backward)(
-    const NAME(Group) *g, const float *nodes, int64_t from, int64_t to, const float *filters, float *grads, V *along,
-    float *sums, int64_t signs, int needs_nodes) {
-    const int64_t F = g->model->w.filters, i = g->centre[from] * signs;
+/* Derivatives of the messages along an edge: dE/dz; adds to the sums for the nodes and returns dE/dw. */
+static inline __attribute__((always_inline)) float NAME(send_along_backward)(
+    const NAME(Group) *g, const float *nodes, int64_t edge, const float *y, float *grads, float *sums, int64_t signs,
+    int needs_nodes) {
+    const int64_t F = g->model->w.filters, i = g->centre[edge] * signs, j = g->neighbor[edge] * signs;
+    const float weight = g->weight[edge], *a = nodes + i * 3 * F, *b = nodes + j * 3 * F + F, *up = g->message + i * F;
+    const float *a2 = b + 2 * F, *b2 = a + 4 * F, *up2 = g->message + (j + 1) * F;
+    float *grad_a = sums + i * 3 * F, *grad_b = sums + j * 3 * F + F, *grad_a2 = grad_b + 2 * F, *grad_b2 = grad_a + 4 * F;
+    const int64_t soon = NAME(neighbor_ahead)(g, edge) * signs;
+    NAME(prefetch)(nodes + soon * 3 * F + F, signs == 2 ? 3 * F : 2 * F);
+    if (signs == 2) NAME(prefetch)(g->message + (soon + 1) * F, F);
+    if (needs_nodes) NAME(prefetch)(sums + soon * 3 * F + F, signs == 2 ? 3 * F : 2 * F);
+    V along = {0};
     EACH_CHUNK(k, F) {
-        const float *centre = nodes + i * 3 * F + k, *reverse = centre + 4 * F, *upstream = g->message + i * F + k;
-        float *grad_centre = sums + i * 3 * F + k, *grad_reverse = grad_centre + 4 * F;
-        V a[CHUNK], up[CHUNK], grad_a[CHUNK], b2[CHUNK], x2[CHUNK], grad_b2[CHUNK], grad_x2[CHUNK];
+        V z[2 * CHUNK], s[2 * CHUNK];
         EACH_OF_CHUNK(c) {
-            a[c] = LOAD(centre + c * LANES), up[c] = LOAD(upstream + c * LANES);
-            if (signs == 2) b2[c] = LOAD(reverse + c * LANES), x2[c] = LOAD(reverse + F + c * LANES);
-            grad_a[c] = grad_b2[c] = grad_x2[c] = (V){0};
+            const int64_t at = k + c * LANES;
+            const V shared = LOAD(y + at);
+            z[c] = shared + LOAD(a + at) + LOAD(b + at);
+            if (signs == 2) z[CHUNK + c] = shared + LOAD(a2 + at) + LOAD(b2 + at);
         }
-        for (int64_t edge = from; edge < to; edge++) {
-            const int64_t j = g->neighbor[edge] * signs, r = edge - from;
-            const float weight = g->weight[edge], *b = nodes + j * 3 * F + F + k;
-            float *grad_b = sums + j * 3 * F + F + k;
-            const float *y = filters + r * F + k, *a2 = b + 2 * F, *upstream2 = g->message + (j + 1) * F + k;
-            float *grad_a2 = grad_b + 2 * F;
-            V dw = k ? along[r] : (V){0}, z[2 * CHUNK], s[2 * CHUNK];
-            EACH_OF_CHUNK(c) {
-                const V shared = LOAD(y + c * LANES);
-                z[c] = shared + a[c] + LOAD(b + c * LANES);
-                if (signs == 2) z[CHUNK + c] = shared + LOAD(a2 + c * LANES) + b2[c];
-            }
-            NAME(sigmoids)(z, s, (int)signs * CHUNK);
-            EACH_OF_CHUNK(c) {
-                const V value = z[c] * s[c], both = LOAD(b + F + c * LANES) * up[c];
-                dw += both * value;
-                V grad = weight * both * (s[c] + value * (1.0f - s[c]));
-                if (needs_nodes) {
-                    grad_a[c] += grad;
-                    STORE(grad_b + c * LANES, LOAD(grad_b + c * LANES) + grad);
-                    STORE(grad_b + F + c * LANES, LOAD(grad_b + F + c * LANES) + weight * up[c] * value);
-                }
-                if (signs == 2) {
-                    const V sigmoid = s[CHUNK + c], value2 = z[CHUNK + c] * sigmoid, up2 = LOAD(upstream2 + c * LANES);
-                    const V both2 = x2[c] * up2, grad2 = weight * both2 * (sigmoid + value2 * (1.0f - sigmoid));
-                    dw += both2 * value2;
-                    grad += grad2;
-                    if (needs_nodes) {
-                        grad_b2[c] += grad2;
-                        grad_x2[c] += weight * up2 * value2;
-                        STORE(grad_a2 + c * LANES, LOAD(grad_a2 + c * LANES) + grad2);
-                    }
-                }
-                STORE(grads + r * F + k + c * LANES, grad);
-            }
-            along[r] = dw;
-        }
-        if (!needs_nodes) continue;
+        NAME(sigmoids)(z, s, (int)signs * CHUNK);
         EACH_OF_CHUNK(c) {
-            STORE(grad_centre + c * LANES, LOAD(grad_centre + c * LANES) + grad_a[c]);
-            if (signs == 1) continue;
-            STORE(grad_reverse + c * LANES, LOAD(grad_reverse + c * LANES) + grad_b2[c]);
-            STORE(grad_reverse + F + c * LANES, LOAD(grad_reverse + F + c * LANES) + grad_x2[c]);
+            const int64_t at = k + c * LANES;
+            V sum = {0};
+            for (int sign = 0; sign < signs; sign++) {
+                const V sigmoid = s[sign * CHUNK + c], value = z[sign * CHUNK + c] * sigmoid;
+                const V upstream = LOAD((sign ? up2 : up) + at), both = LOAD((sign ? b2 : b) + F + at) * upstream;
+                const V grad = weight * both * (sigmoid + value * (1.0f - sigmoid));
+                along += both * value;
+                sum += grad;
+                if (!needs_nodes) continue;
+                float *to_a = (sign ? grad_a2 : grad_a) + at, *to_b = (sign ? grad_b2 : grad_b) + at;
+                STORE(to_a, LOAD(to_a) + grad);
+                STORE(to_b, LOAD(to_b) + grad);
+                STORE(to_b + F, LOAD(to_b + F) + weight * upstream * value);
+            }
+            STORE(grads + at, sum);
         }
     }
+    return NAME(total)(along);
 }
 
 /* Derivatives of a layer's messages with respect to edge states, weights and distances; sums for the nodes
@@ -467,28 +442,20 @@ static void NAME(send_backward)(NAME(Group) *g, int64_t layer, int64_t first, in
     const float *nodes = g->node + layer * g->atoms * S * 3 * F;
     const float *radial = w->second_layer ? NULL : w->radial + layer * (w->intervals + 1) * 2 * F;
     float grads[TILE * F] __attribute__((aligned(64)));
-    V along[TILE];
     for (int64_t start = g->first_edge[first]; start < to; start += TILE) {
         const int64_t rows = to - start < TILE ? to - start : TILE;
         const float *filters = g->filter + (layer * g->edges + start) * F;
-        NAME(prefetch)(filters + TILE * F, TILE * F);
-        NAME(prefetch)(g->grad_edge + (start + TILE) * E, TILE * E);
-        for (int64_t edge = start, end; edge < start + rows; edge = end) {
-            const int64_t r = edge - start;
-            end = NAME(same_centre)(g, edge, start + rows);
-#define AROUND(signs, needs)                                                                                           \
-    NAME(send_around_backward)(g, nodes, edge, end, filters + r * F, grads + r * F, along + r, sums, signs, needs)
-            if (S == 1 && needs_nodes) AROUND(1, 1);
-            else if (S == 1) AROUND(1, 0);
-            else if (needs_nodes) AROUND(2, 1);
-            else AROUND(2, 0);
-#undef AROUND
+        for (int64_t edge = start; edge < start + rows; edge++) {
+#define ALONG(signs, needs)                                                                                            \
+    NAME(send_along_backward)(g, nodes, edge, filters + (edge - start) * F, grads + (edge - start) * F, sums, signs, needs)
+            NAME(prefetch)(g->grad_edge + (edge + TILE) * E, E);
+            g->grad_weight[edge] += S == 1 ? (needs_nodes ? ALONG(1, 1) : ALONG(1, 0))
+                                           : (needs_nodes ? ALONG(2, 1) : ALONG(2, 0));
+#undef ALONG
         }
         NAME(product)(rows, E, F, grads, F, g->model->layers[layer].filter_t, NULL, g->grad_edge + start * E, E,
                       layer < w->layers - 1);
-        for (int64_t r = 0; r < rows; r++) {
-            g->grad_weight[start + r] += NAME(total)(along[r]);
-            if (!radial) continue;
+        for (int64_t r = 0; radial && r < rows; r++) {
             const NAME(Knots) at = NAME(knots)(w, g->distance[start + r], 1);
             V slope = {0};
             EACH(k, F) slope += LOAD(grads + r * F + k) * NAME(spline)(radial, &at, F, k);
@@ -879,11 +846,13 @@ static int64_t NAME(place)(NAME(Group) *g, char *memory) {
 }
 
 static inline uint64_t NAME(hash)(int64_t i, int64_t j, int64_t a, int64_t b, int64_t c) {
-    uint64_t hash = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)j * 0xc2b2ae3d27d4eb4fu;
-    hash += (uint64_t)a * 0xd6e8feb86659fd93u + (uint64_t)b * 0xa0761d6478bd642fu + (uint64_t)c * 0xe7037ed1a0b428dbu;
-    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
-    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
-    return hash ^ (hash >> 31);
+    const int64_t values[5] = {i, j, a, b, c};
+    uint64_t hash = 0;
+    for (int k = 0; k < 5; k++) {
+        hash = (hash ^ (uint64_t)values[k]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    return hash;
 }
 
 /* Whether every edge (i, j, shift) has its reverse (j, i, -shift): sums of hashes are equal if and, in practice, only if. */
