@@ -24,6 +24,7 @@ import io
 import itertools
 import lzma
 import tempfile
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,7 +242,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
                 for case in cases
             }
             bars(axes, values, f"{metric} ({unit})", names=number % 2 == 1)
-            axes.set_title(table, fontsize="small")
+            axes.set_title(textwrap.fill(table, 42), fontsize="small")
         figure.savefig(path)
 
 

@@ -11,6 +11,7 @@ a batch counts. FAENet runs in compiled code where it is installed, SchNet in Py
 change the time. A network is on the front if no other one is both faster and more accurate.
 """
 
+import itertools
 import json
 import statistics
 import tempfile
@@ -171,25 +172,23 @@ def published_rows() -> list[Row]:
 
 
 def plot(panels: dict[str, tuple[list[Point], str]], path: Path) -> None:
-    """Draw one panel per data set with its front."""
+    """Draw one panel per data set with its front; networks on it have filled markers."""
     with rc_context(STYLE):
         figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
         for number, (title, (points, label)) in enumerate(panels.items(), start=1):
             axes = figure.add_subplot(1, len(panels), number)
             best = front(points)
             line = [point for name in best for point in points if point.case == name]
-            axes.plot([p.throughput for p in line], [p.error for p in line], "--", color=COLORS[0], linewidth=1)
-            for rank, point in enumerate(sorted(points, key=lambda point: point.throughput)):
-                place, color = (point.throughput, point.error), COLORS[0] if point.case in best else "#999999"
-                axes.plot(*place, "o", color=color)
-                turn, side = (40, "bottom") if rank % 2 else (-40, "top")  # neighbors do not overlap
-                words = {"textcoords": "offset points", "fontsize": "x-small", "rotation": turn, "va": side}
-                axes.annotate(point.case, place, (3, 5 if rank % 2 else -5), **words)
+            axes.plot([p.throughput for p in line], [p.error for p in line], "--", color="#999999", linewidth=1)
+            for point, color, marker in zip(points, itertools.cycle(COLORS), itertools.cycle("os^Dv"), strict=False):
+                fill = color if point.case in best else "none"
+                words = {"color": color, "markerfacecolor": fill, "label": point.case}
+                axes.plot(point.throughput, point.error, marker, **words)
             axes.set_title(title, fontsize="medium")
             axes.set(xlabel="throughput (structures per s of CPU time)", ylabel=label)
-            axes.margins(x=0.35, y=0.15)
-            axes.set_xlim(left=0)
-            axes.set_ylim(0, 1.4 * max(point.error for point in points))
+            axes.set_xlim(0, 1.15 * max(point.throughput for point in points))
+            axes.set_ylim(0, 1.15 * max(point.error for point in points))
+            axes.legend(loc="lower right", fontsize="small")
         figure.savefig(path)
 
 

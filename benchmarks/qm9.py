@@ -22,6 +22,7 @@ the same candidates for both; ``--settings`` runs these trainings, and those of 
 import argparse
 import ast
 import importlib.util
+import itertools
 import json
 import math
 import tempfile
@@ -29,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import ase.units
@@ -38,6 +40,7 @@ from ase import Atoms
 from experiment import Network, Trained, fit, mean_of
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from rows import Row, Rows, progress, rounded, run_script, script_parser
 
@@ -277,37 +280,42 @@ def relative_improvements(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draw learning curves, one panel per target; of every size the longest training counts."""
-    targets = list(dict.fromkeys(row["target"] for row in rows if "target" in row))
+    """Draw errors against the molecules seen, a panel per target and a line per network and size; points are seeds."""
+    measured = [row for row in rows if "target" in row]
+    targets = list(dict.fromkeys(row["target"] for row in measured))
+    sizes = sorted({row["train"] for row in measured})
+    lengths = sorted({row["passes"] for row in measured})
     columns = min(2, len(targets))
     lines = math.ceil(len(targets) / columns)
-    every = sorted({row["train"] for row in rows if "train" in row})
+    colors = dict(zip(("SchNet", "FAENet", "FAENet, SFA"), COLORS, strict=False))
+    styles = dict(zip(sizes, itertools.cycle(("o-", "s:", "^--")), strict=False))
+    hollow: dict[str, Any] = {"markersize": 5, "markerfacecolor": "none", "linewidth": 1}
     with rc_context(STYLE):
-        figure = Figure(figsize=(3.6 * columns, 2.7 * lines), layout="constrained")
+        figure = Figure(figsize=(3.6 * columns, 2.6 * lines + 0.5), layout="constrained")
         for number, name in enumerate(targets, start=1):
             axes = figure.add_subplot(lines, columns, number, xscale="log", yscale="log")
-            of_target = [row for row in rows if row.get("target") == name]
-            longest = {
-                size: max(row["passes"] for row in of_target if row["train"] == size)
-                for size in sorted({row["train"] for row in of_target})
-            }
-            for color, network in zip(COLORS, ("SchNet", "FAENet", "FAENet, SFA"), strict=False):
-                members = [
-                    row for row in of_target if (row["network"], row["passes"]) == (network, longest[row["train"]])
-                ]
-                means = [mean_of(members, train=size) for size in longest]
-                axes.plot(list(longest), means, "o-", color=color, label=network, markersize=4)
-                axes.plot([row["train"] for row in members], [row["value"] for row in members], ".", color=color)
-            axes.set_xticks(list(longest), [f"{size:,}\n({seen:,} seen)" for size, seen in longest.items()])
+            for (network, color), (size, style) in itertools.product(colors.items(), styles.items()):
+                words = {"target": name, "network": network, "train": size}
+                members = [row for row in measured if words.items() <= row.items()]
+                apart = 1.03 ** list(colors).index(network)  # points do not hide each other
+                seen = sorted({row["passes"] for row in members})
+                means = [mean_of(members, passes=length) for length in seen]
+                axes.plot([apart * length for length in seen], means, style, color=color, **hollow)
+                places = [apart * row["passes"] for row in members]
+                axes.plot(places, [row["value"] for row in members], ".", color=color, markersize=3)
+            axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
             axes.set_xticks([], minor=True)
-            axes.tick_params(axis="x", labelsize="x-small")
-            axes.set_xlim(every[0] / 1.5, every[-1] * 1.5)
+            axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.3)
             axes.set_title(name)
-            axes.set(xlabel="training molecules", ylabel=f"test MAE ({TARGETS[name].shown})")
+            axes.set(xlabel="molecules seen", ylabel=f"test MAE ({TARGETS[name].shown})")
             axes.yaxis.set_major_formatter(LogFormatter())
             axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
-            if number == 1:
-                axes.legend(fontsize="small")
+        handles = [Line2D([], [], color=color, label=network) for network, color in colors.items()]
+        handles += [
+            Line2D([], [], color="black", linestyle=style[1:], marker=style[0], label=f"{size:,} molecules", **hollow)
+            for size, style in styles.items()
+        ]
+        figure.legend(handles=handles, loc="outside upper center", ncols=3 * columns, fontsize="small")
         figure.savefig(path)
 
 
