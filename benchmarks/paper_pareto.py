@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import is2re
 import oc20
@@ -182,7 +183,7 @@ def plot(panels: dict[str, tuple[list[Point], str]], path: Path) -> None:
             axes.plot([p.throughput for p in line], [p.error for p in line], "--", color="#999999", linewidth=1)
             for point, color, marker in zip(points, itertools.cycle(COLORS), itertools.cycle("os^Dv"), strict=False):
                 fill = color if point.case in best else "none"
-                words = {"color": color, "markerfacecolor": fill, "label": point.case}
+                words: dict[str, Any] = {"color": color, "markerfacecolor": fill, "label": point.case}
                 axes.plot(point.throughput, point.error, marker, **words)
             axes.set_title(title, fontsize="medium")
             axes.set(xlabel="throughput (structures per s of CPU time)", ylabel=label)
