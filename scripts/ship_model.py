@@ -1,13 +1,14 @@
 """Add a trained checkpoint to the shipped models: model.safetensors, its sha256, and golden.json.
 
     python scripts/ship_model.py runs/copper-s/best.safetensors copper-s [--default] [--structure slab.extxyz …]
-        [--unknown-bond O-Fe …]
+        [--unknown-bond O-Fe …] [--repulsion-inner 0.7]
 
 golden.json contains structures with their energies, forces and stresses in float64: the standard test structures made
 of trained elements, and those given. A test compares every shipped model with it. --unknown-bond removes a pair of
 elements from the recorded distances of the domain, so that the guard marks their bonds: the data have some of them (CO
-and H2O on Fe) but not those that matter (O on Fe). The cards (card.md, card.yaml) are written by hand; after the
-benchmarks have been run, `embed_card.py` stores card.yaml in the checkpoint.
+and H2O on Fe) but not those that matter (O on Fe). --repulsion-inner moves the distance at which the repulsion has
+replaced the network, if `faenet-calc check` finds a minimum of the network there. The cards (card.md, card.yaml) are
+written by hand; after the benchmarks have been run, `embed_card.py` stores card.yaml in the checkpoint.
 """
 
 import argparse
@@ -70,19 +71,24 @@ def main() -> None:
     parser.add_argument(
         "--structure", type=Path, action="append", default=[], help="additional structure for golden.json"
     )
+    parser.add_argument("--repulsion-inner", type=float, help="in short bond lengths, as repulsion.inner in training")
     parser.add_argument("--unknown-bond", action="append", default=[], metavar="PAIR", help="e.g. O-Fe")
     arguments = parser.parse_args()
     extra = {path.stem: read(path) for path in arguments.structure}
-    potential = load_potential(arguments.checkpoint, device="cpu", dtype="float64")
     folder = PRETRAINED / arguments.name
     folder.mkdir(parents=True, exist_ok=True)
     model = folder / "model.safetensors"
-    if arguments.unknown_bond:
-        original = load_potential(arguments.checkpoint, device="cpu")
-        kept = original.metadata["extra"]
-        save_potential(without_bonds(original, arguments.unknown_bond), model, extra=kept)
+    if arguments.unknown_bond or arguments.repulsion_inner:
+        changed = load_potential(arguments.checkpoint, device="cpu")
+        if arguments.unknown_bond:
+            changed = without_bonds(changed, arguments.unknown_bond)
+        if arguments.repulsion_inner:
+            repulsion = dataclasses.replace(changed.config.repulsion, inner=arguments.repulsion_inner)
+            changed.config = dataclasses.replace(changed.config, repulsion=repulsion)
+        save_potential(changed, model, extra=changed.metadata["extra"])
     else:
         shutil.copyfile(arguments.checkpoint, model)
+    potential = load_potential(model, device="cpu", dtype="float64")
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
     (folder / "sha256").write_text(f"{digest}  model.safetensors\n")
     (folder / "golden.json").write_text(json.dumps(golden_values(potential, extra)) + "\n")

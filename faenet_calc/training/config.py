@@ -160,6 +160,8 @@ class LossConfig:
         conservation: Weight of the paper's energy-conservation term: direct forces compared with -dE/dx.
         conservation_target: "detached" treats -dE/dx as constant (upstream), "full" differentiates both.
         energy_kind, forces_kind, stress_kind: mae, mse, huber, or l2 (mean length of the error vector).
+        rotation_kind: The same for the torque. With l2 and a large weight, training from random weights may end in a
+            network that does not use directions at all; mse leaves small torques alone.
         huber_delta: Error at which huber changes from quadratic to linear, in the units above.
         per_atom: Divide energy errors by the number of atoms.
         free_atoms_only: Ignore the forces on constrained atoms.
@@ -175,6 +177,7 @@ class LossConfig:
     energy_kind: LossKind = "mae"
     forces_kind: LossKind = "l2"
     stress_kind: LossKind = "mae"
+    rotation_kind: LossKind = "mse"
     huber_delta: Positive = 0.01
     per_atom: bool = True
     free_atoms_only: bool = False

@@ -121,7 +121,7 @@ class Loss:
         if counts.get("rotation"):
             assert prediction.torque is not None
             torque = prediction.torque / batch.graph.atoms_per_graph[:, None]
-            result["rotation"] = self._errors(torque, "l2").sum() / counts["rotation"]
+            result["rotation"] = self._errors(torque, config.rotation_kind).sum() / counts["rotation"]
         if counts.get("stress"):
             assert prediction.stress is not None
             known = ~batch.stress.isnan().flatten(1).any(dim=1)

@@ -130,13 +130,14 @@ def test_conservation_reaches_the_energy_only_in_the_full_variant(batch, target)
     assert (head is not None and float(head.abs().max()) > 0) == (target == "full")
 
 
-def test_rotation_is_the_torque_per_atom(batch):
-    config = LossConfig(energy=0.0, forces=0.0, rotation=1.0)
+@pytest.mark.parametrize(("kind", "expected"), [("l2", 5.0), ("mse", 25.0 / 3)])
+def test_rotation_is_the_torque_per_atom(batch, kind, expected):
+    config = LossConfig(energy=0.0, forces=0.0, rotation=1.0, rotation_kind=kind)
+    n_atoms = float(batch.graph.atoms_per_graph[1])
     torque = torch.zeros(batch.graph.n_graphs, 3, dtype=torch.float64)
-    torque[1] = torch.tensor([3.0, 0.0, 4.0])
+    torque[1] = n_atoms * torch.tensor([3.0, 0.0, 4.0])
     turned = dataclasses.replace(shifted(batch, 0.0, [0.0] * 3), torque=torque)
-    expected = 5.0 / float(batch.graph.atoms_per_graph[1]) / batch.graph.n_graphs
-    assert value(config, batch, turned)[0] == pytest.approx(expected)
+    assert value(config, batch, turned)[0] == pytest.approx(expected / batch.graph.n_graphs)
 
 
 def test_training_on_the_torque_makes_it_smaller(batch):
