@@ -1,6 +1,6 @@
 """How fast are energy and forces through ASE, beside other potentials and another version of this package?
 
-    python benchmarks/speed.py [--sizes 12 40 200 500 2000] [--models catalysis-m metals-m metals-s]
+    python benchmarks/speed.py [--sizes 12 40 200 500 2000] [--models catalysis-m catalysis-s …]
                                [--frames one pair all] [--peers] [--other PATH] [--repeats 7] [--out rows.jsonl]
                                [--plot speed.svg]
 
@@ -359,7 +359,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[12, 40, 200, 500, 2000], choices=LAYERS)
     parser.add_argument(
-        "--models", nargs="+", default=["catalysis-m", "metals-m", "metals-s"], help="Shipped names or paths."
+        "--models", nargs="+", default=["catalysis-m", "catalysis-s", "metals-m", "metals-s"], help="Shipped names or paths."
     )
     parser.add_argument("--frames", nargs="+", default=["one", "pair", "all"], choices=["one", "pair", "all"])
     parser.add_argument("--peers", action="store_true", help="Also measure the potentials of the extra [peers].")

@@ -91,7 +91,7 @@ def test_errors_are_those_of_the_cards(repository):
         card = YAML(typ="safe").load(repository / "pretrained" / name / "card.yaml")
         for key in ("energy (meV/atom)", "forces (meV/Å)"):
             assert str(card["errors"][key]) in line, (name, key, card["errors"])
-    for name in ("metals-m", "metals-s", "metals-direct"):
+    for name in ("catalysis-m", "catalysis-s", "metals-m", "metals-s", "metals-direct"):
         errors = embed_card.model_card(name)["measured"]["dft_adsorption"]["DFT geometry"]["all"]
         line = next(line for line in README.splitlines() if line.startswith(f"| [`{name}`]"))
         assert f"| {errors['mae_eV']:.3f} eV (adsorption energies) |" in line
@@ -131,7 +131,7 @@ def test_times_are_those_of_the_results(repository):
 
 
 def test_times_of_other_potentials_are_those_of_the_results(repository):
-    lines = (repository / "benchmarks/results/speed-peers.jsonl").read_text().splitlines()
+    lines = (repository / "benchmarks/results/speed.jsonl").read_text().splitlines()
     times = {(row["case"], row["atoms"]): row["value"] for row in map(json.loads, lines)}
     text = " ".join(README.split())
     chgnet, sevennet = ([f"{times[name, atoms]:,.0f}" for atoms in (40, 200)] for name in ("CHGNet", "SevenNet-0"))
