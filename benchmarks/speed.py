@@ -35,6 +35,7 @@ from rows import Row, Rows, progress, show
 
 LAYERS = {12: (1, 2, 5), 40: (2, 5, 4), 200: (5, 10, 4), 500: (10, 10, 5), 2000: (20, 20, 5), 20000: (50, 80, 5)}
 TIMESTEP_FS = 1.0
+MODELS = ["catalysis-m", "catalysis-s", "metals-m", "metals-s"]
 
 
 def slab(n_atoms: int) -> Atoms:
@@ -359,7 +360,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[12, 40, 200, 500, 2000], choices=LAYERS)
     parser.add_argument(
-        "--models", nargs="+", default=["catalysis-m", "catalysis-s", "metals-m", "metals-s"], help="Shipped names or paths."
+        "--models",
+        nargs="+",
+        default=["catalysis-m", "catalysis-s", "metals-m", "metals-s"],
+        help="Shipped names or paths.",
     )
     parser.add_argument("--frames", nargs="+", default=["one", "pair", "all"], choices=["one", "pair", "all"])
     parser.add_argument("--peers", action="store_true", help="Also measure the potentials of the extra [peers].")

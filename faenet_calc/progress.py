@@ -44,6 +44,8 @@ def print_above_bars(text: str) -> None:
     """Print a line on stderr without breaking the bars that are drawn there."""
     if sys.stderr.isatty():
         tqdm.write(text, file=sys.stderr)
-    else:  # a log file: tqdm would draw every bar again after the line
-        print(text, file=sys.stderr)
+    else:  # a log file: tqdm would draw every bar again after the line; a drawn one has no end of line yet
+        bars = [bar for bar in getattr(tqdm, "_instances", ()) if not bar.disable]
+        drawn = any(bar.last_print_n > bar.initial for bar in bars)
+        print(("\n" if drawn else "") + text, file=sys.stderr)
     sys.stderr.flush()

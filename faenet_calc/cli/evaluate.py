@@ -228,7 +228,7 @@ def _symmetry_rows(symmetry: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _number(value: float) -> str:
     """Four digits, without an exponent for large numbers."""
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _print(found: "Assessment", symmetry: dict[str, Any] | None, unit: str) -> None:

@@ -61,6 +61,7 @@ def supports(model: torch.nn.Module) -> bool:
         library() is not None
         and parameter.dtype == torch.float32
         and parameter.device.type == "cpu"
+        and config.interactions > 0
         and config.message in MESSAGES
         and config.activation in ("swish", "silu")
         and config.edge_features == "r_and_distance"

@@ -42,7 +42,7 @@ def bytes_per_edge_copy(config: ModelConfig, dtype: torch.dtype, *, gradient: bo
         dtype: Of the network.
         gradient: Whether the pass is differentiated, so that every interaction keeps its intermediate tensors.
     """
-    kept = config.interactions if gradient else 1
+    kept = max(1, config.interactions) if gradient else 1
     return kept * _TENSORS_PER_INTERACTION * config.filters * dtype.itemsize
 
 

@@ -164,11 +164,14 @@ class BatchMaker:
     def make(self, indices: Indices, epoch: int, copies: Indices | None = None) -> TrainBatch:
         """Build the batch of the given structures in an epoch; ``copies`` tells apart those drawn several times."""
         items = [self.dataset[int(index)] for index in indices]
+        copy_of_first = 0 if copies is None else int(copies[0])
         if self.replay is not None:
-            items += self.replay.draw(len(items), [self.seed, epoch, int(indices[0])])
+            items += self.replay.draw(len(items), self._key(epoch, int(indices[0]), copy_of_first))
         if self.mode != "stochastic":
             return TrainBatch(labelled=collate(items), frames=self.mode)
-        numbers = [0] * len(items) if copies is None else [*copies.tolist(), *[0] * (len(items) - len(copies))]
+        numbers = [copy_of_first] * len(items)
+        if copies is not None:
+            numbers[: len(copies)] = copies.tolist()
         drawn = [self._draw(item, epoch, copy) for item, copy in zip(items, numbers, strict=True)]
         frames = Frames(
             rotation=torch.cat([frame.rotation for frame in drawn]),
@@ -177,13 +180,16 @@ class BatchMaker:
         )
         return TrainBatch(labelled=collate(items), frames=frames)
 
+    def _key(self, epoch: int, index: int, copy: int) -> list[int]:
+        """Seed that is different for every structure, epoch and copy."""
+        return [self.seed, epoch, index, copy] if copy else [self.seed, epoch, index]
+
     def _draw(self, item: LabelledGraph, epoch: int, copy: int) -> Frames:
         """Draw one random frame of a structure; a different one in every epoch and for every copy."""
         graph = item.graph
         if self.config.graph.rewiring != "none":
             graph = graph.keep_atoms(graph.tags != 0)
-        key = [self.seed, epoch, item.index, copy] if copy else [self.seed, epoch, item.index]
-        seed = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
+        seed = np.random.SeedSequence(self._key(epoch, item.index, copy)).generate_state(1, np.uint64)[0]
         generator = torch.Generator().manual_seed(int(seed >> np.uint64(1)))
         return build_frames(
             graph, self.config.frames, "stochastic", vacuum=self.config.model.cutoff, generator=generator

@@ -98,7 +98,8 @@ def resumed_config(asked: TrainConfig, stored: Mapping[str, Any], *, source: str
     Raises:
         InputError: A setting outside of ``run`` has changed.
     """
-    now, then = config_to_mapping(asked), stored["asked"]
+    # Settings that a run of an earlier version did not have are those that it used: their defaults.
+    now, then = config_to_mapping(asked), config_to_mapping(config_from_mapping(stored["asked"], source=str(source)))
     changed = [
         f"{section}.{key}: {then.get(section, {}).get(key)!r} → {value!r}"
         for section in now

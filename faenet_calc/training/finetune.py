@@ -195,6 +195,12 @@ def build_replay(
         InputError: The old and the new data have different energy references or levels of theory.
     """
     if not config.finetune.replay_energies:
+        used = [name for name in ("forces", "stress") if getattr(config.loss, name) > 0]
+        if not any(replay.n_labels.get(name) for name in used):
+            raise InputError(
+                "finetune.replay_energies=false leaves nothing to learn from finetune.replay: its files have no forces "
+                "or stress with a weight in the loss (loss.forces, loss.stress)"
+            )
         return Replay(dataset=replay, share=config.finetune.replay_fraction, references=None)
     theories = {"finetune.replay": replay.level_of_theory, "data.train": train.level_of_theory}
     stated = config.energy.level_of_theory not in (UNKNOWN, train.level_of_theory)

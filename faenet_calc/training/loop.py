@@ -320,7 +320,7 @@ class Run:
         """Leave out a step whose gradient is not finite, which would make every weight NaN."""
         state = self.state
         state.skipped, state.skipped_in_a_row = state.skipped + 1, state.skipped_in_a_row + 1
-        found = f"the gradient of step {state.step} is {norm} (loss terms {totals})"
+        found = f"the gradient of step {state.step + 1} is {norm} (loss terms {totals})"
         if state.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
             raise RuntimeError(
                 f"{found}, and so were those of the {MAX_SKIPPED_IN_A_ROW - 1} steps before it; lower optim.lr, or "

@@ -57,6 +57,8 @@ def _sweep(run: Run) -> RateSweep:
             rate = run.schedule.rate(run.state.step, 0.0)
             before = run.state.sums.get("loss", 0.0)
             run.step(run.make(batch, run.state.epoch))
+            if run.state.skipped_in_a_row:  # diverged: the gradient is not finite
+                return RateSweep(rates=rates, losses=losses, suggested=best_rate / 3)
             loss = run.state.sums["loss"] - before
             rates.append(rate)
             losses.append(loss)

@@ -244,7 +244,7 @@ def _hashes(parts: dict[str, Part], replay: Replay | None, before: Potential | N
 
 def _decide(config: TrainConfig, train: Part, val: Part, atoms_per_step: int) -> tuple[TrainConfig, list[str]]:
     """Resolve settings that depend on the size and labels of the training set."""
-    n_train, labels = len(train), train.dataset.n_labels
+    n_train, labels, drawn = len(train), train.dataset.n_labels, drawn_per_epoch(train, config.data)[0]
     run, optim, loss, model = config.run, config.optim, config.loss, config.model
     shared = val.dataset is train.dataset and bool(np.isin(val.indices, train.indices).any())
     notes = [
@@ -264,10 +264,10 @@ def _decide(config: TrainConfig, train: Part, val: Part, atoms_per_step: int) ->
         notes.append("neither run.max_epochs nor run.time_limit_s is set: training for one hour")
         run = dataclasses.replace(run, time_limit_s=DEFAULT_TIME_S)
     if optim.batch_size is None:
-        size = round(atoms_per_step / float(train.dataset.n_atoms[train.indices].mean()))
+        size = round(atoms_per_step / float(train.dataset.n_atoms[drawn].mean()))
         optim = dataclasses.replace(optim, batch_size=max(1, min(size, LARGEST_BATCH, n_train // 8)))
     assert optim.batch_size is not None
-    per_epoch = max(1, -(-n_train // optim.batch_size))
+    per_epoch = max(1, -(-len(drawn) // optim.batch_size))
     if run.validate_every is None:
         run = dataclasses.replace(run, validate_every=max(1, round(100 / per_epoch)))
     if run.validation_frames == "auto":

@@ -98,11 +98,19 @@ def test_a_step_without_a_finite_gradient_is_skipped(data, tmp_path, monkeypatch
     assert np.isfinite(result.state.history[-1]["loss"])
 
 
+def test_the_search_of_a_rate_ends_at_the_first_step_without_a_finite_gradient(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "Loss", InfiniteOnce)
+    monkeypatch.setattr(InfiniteOnce, "taken", 0)
+    monkeypatch.setattr(InfiniteOnce, "at", {12})
+    found = find_rate(settings(data, tmp_path / "run"))
+    assert len(found.losses) == 11 and all(np.isfinite(found.losses)) and min(found.losses) > 0
+
+
 def test_a_run_without_finite_gradients_stops_with_a_message(data, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "Loss", InfiniteOnce)
     monkeypatch.setattr(InfiniteOnce, "taken", 0)
     monkeypatch.setattr(InfiniteOnce, "at", set(range(5, 100)))
-    with pytest.raises(RuntimeError, match=r"gradient of step 13 .* 9 steps before it; lower optim\.lr"):
+    with pytest.raises(RuntimeError, match=r"gradient of step 14 .* 9 steps before it; lower optim\.lr"):
         train(settings(data, tmp_path / "run", "run.max_epochs=6"))
 
 

@@ -5,7 +5,7 @@ from ase.io import read
 from small_set import write_small_set
 
 from faenet_calc.errors import InputError
-from faenet_calc.training.batches import BatchMaker
+from faenet_calc.training.batches import BatchMaker, Replay
 from faenet_calc.training.config import DataConfig
 from faenet_calc.training.config_file import read_config
 from faenet_calc.training.preparation import drawn_per_epoch, open_parts, prepare
@@ -82,6 +82,18 @@ def test_an_epoch_goes_through_repeated_files_several_times_in_different_frames(
     last = found.train.indices[~first][:1]
     frames = [maker.make(last, 0, np.array([copy])).frames.rotation for copy in (0, 0, 1)]
     assert torch.equal(frames[0], frames[1]) and not torch.allclose(frames[0], frames[2])
-    other = prepared(f"{write_small_set(tmp_path / 'other.extxyz', 4)}: 2")
     with pytest.raises(InputError, match=r"data\.repeat names .*other\.extxyz"):
-        drawn_per_epoch(other.train, other.config.data)
+        prepared(f"{write_small_set(tmp_path / 'other.extxyz', 4)}: 2")
+
+
+def test_defaults_count_repeated_structures_and_replay_differs_between_their_batches(tmp_path):
+    path = write_small_set(tmp_path / "few.extxyz", 20)
+    settings = [f"data.train=[{path}]", "data.val_fraction=0", f"data.cache_dir={tmp_path / 'cache'}"]
+    settings += ["model.filters=8", "optim.batch_size=4", f"data.repeat={{{path}: 20}}"]
+    found = prepare(read_config("", settings), torch.device("cpu"))
+    assert found.config.run.validate_every == 1  # 100 batches in an epoch, not 5
+    replay = Replay(dataset=found.train.dataset, share=0.5, references=None)
+    maker = BatchMaker(found.train.dataset, found.potential.config, "stochastic", seed=0, replay=replay)
+    first = np.array([3])
+    drawn = [maker.make(first, 0, np.array([copy])).frames.rotation[1] for copy in range(4)]
+    assert len({tuple(rotation.flatten().tolist()) for rotation in drawn}) == 4

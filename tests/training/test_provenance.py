@@ -98,6 +98,13 @@ def test_forces_of_another_level_of_theory_can_be_replayed(base, tmp_path):
     assert mixed.state.history[-1]["train_loss"] > 10 > 3 * tuned.state.history[-1]["train_loss"]
 
 
+def test_replay_without_energies_and_forces_is_refused(base, tmp_path):
+    new, old = labelled(tmp_path / "new.extxyz"), labelled(tmp_path / "old.extxyz")
+    replay = (f"finetune.replay=[{old}]", "finetune.replay_energies=false")
+    with pytest.raises(InputError, match="leaves nothing to learn"):
+        finetune(base, new, tmp_path / "a", *replay, "loss.forces=0")
+
+
 def test_what_a_set_lacks_is_said(tmp_path):
     path = write_small_set(tmp_path / "small.extxyz")
     dataset = open_dataset(path, cutoff=4.0, cache_dir=tmp_path / "cache")

@@ -11,7 +11,7 @@ from small_set import SMALL, write_small_set
 
 from faenet_calc.errors import InputError
 from faenet_calc.potential.checkpoint import load_potential
-from faenet_calc.training.config_file import read_config
+from faenet_calc.training.config_file import config_to_mapping, read_config, resumed_config
 from faenet_calc.training.loop import Run, train
 from faenet_calc.training.state import load_state
 
@@ -118,3 +118,13 @@ def test_other_settings_are_refused_on_resume(tmp_path, monkeypatch):
         train(read_config("", [*given, "optim.lr=0.01"]), resume=True)
     longer = train(read_config("", [*given, "run.max_epochs=2"]), resume=True)
     assert longer.state.epoch == 2
+
+
+def test_runs_of_a_version_without_a_setting_can_be_resumed():
+    config = read_config("", ["data.train=[a.extxyz]"])
+    stored = {"asked": config_to_mapping(config), "resolved": config_to_mapping(config)}
+    del stored["asked"]["loss"]["rotation"]
+    assert resumed_config(config, stored, source="state.pt") == config
+    other = read_config("", ["data.train=[a.extxyz]", "loss.rotation=1.0"])
+    with pytest.raises(InputError, match=r"loss\.rotation: 0\.0 → 1\.0"):
+        resumed_config(other, stored, source="state.pt")

@@ -310,6 +310,7 @@ def test_other_architectures_are_left_to_pytorch():
     for changes in ({"message": "simple"}, {"edge_features": "r"}, {"jumping": "concat_atom"}, {"activation": "gelu"}):
         assert engine_for(build_potential("modern-s", **changes).model) is None
     assert engine_for(build_potential("modern-s", split_filter=False).model) is None
+    assert engine_for(build_potential("modern-s", interactions=0).model) is None
     assert engine_for(build_potential("modern-s").model) is not None
     assert engine_for(build_potential("modern-s", dtype="float64").model) is None
 
