@@ -134,9 +134,13 @@ def test_times_of_other_potentials_are_those_of_the_results(repository):
     lines = (repository / "benchmarks/results/speed.jsonl").read_text().splitlines()
     times = {(row["case"], row["atoms"]): row["value"] for row in map(json.loads, lines)}
     text = " ".join(README.split())
-    chgnet, sevennet = ([f"{times[name, atoms]:,.0f}" for atoms in (40, 200)] for name in ("CHGNet", "SevenNet-0"))
-    assert f"CHGNet 0.3.0 took {chgnet[0]} ms for 40 and {chgnet[1]} ms for 200 atoms" in text
-    assert f"SevenNet-0 {sevennet[0]} and {sevennet[1]} ms" in text
+    chgnet, sevennet = (f"{times[name, 40]:.0f}" for name in ("CHGNet", "SevenNet-0"))
+    assert f"CHGNet 0.3.0 took {chgnet} ms and SevenNet-0 {sevennet} ms for 40 atoms" in text
+    nep, small = (
+        [times[name, atoms] for atoms in (40, 200)] for name in ("NEP (untrained)", "catalysis-s, frames=pair")
+    )
+    assert f"NEP with random weights took {nep[0]:.1f} ms for 40 and {nep[1]:.1f} ms for 200 atoms" in text
+    assert small == pytest.approx(nep, rel=0.2), "as long as catalysis-s"
 
 
 def test_differences_between_frame_modes_are_those_of_the_results(repository):
