@@ -309,15 +309,22 @@ def memory_per_atom(checkout: Path, case: str, n_atoms: int) -> float:
 
 
 def plot(times: dict[str, dict[int, float]], path: Path) -> None:
-    """Time over the number of atoms, doubly logarithmic; the other checkout in the same color, dashed."""
+    """Time over the number of atoms, doubly logarithmic.
+
+    A color for each model, a line style for its frames; peers have squares, the other checkout open circles.
+    """
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 5))
     colors: dict[str, str] = {}
+    styles = {"one": ":", "pair": "-", "all": "--"}
     for label, values in times.items():
-        color = colors.setdefault(label.removesuffix(" (other)"), f"C{len(colors)}")
-        style = "--" if label.endswith(" (other)") else "-"
-        axes.loglog(list(values), list(values.values()), style, color=color, marker="o", markersize=4, label=label)
+        name, _, frames = label.removesuffix(" (other)").partition(", frames=")
+        axes.loglog(
+            list(values), list(values.values()), styles.get(frames, "-."), label=label, markersize=4,
+            color=colors.setdefault(name, f"C{len(colors)}"), marker="o" if frames else "s",
+            fillstyle="none" if label.endswith(" (other)") else "full",
+        )  # fmt: skip
     axes.set(xlabel="atoms", ylabel="CPU time of energy and forces (ms)")
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0))

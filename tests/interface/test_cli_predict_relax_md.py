@@ -340,7 +340,7 @@ def test_frames(files, model, frames):
 
 def test_frames_change_relaxations_and_dynamics(files, model):
     for command, key in (("relax", "energy"), ("md", "energy")):
-        arguments = (command, "-m", model, files / "crystals.extxyz@0", "--json", "--steps", "3", "--dtype", "float64")
+        arguments = (command, "-m", model, files / "slab.traj", "--json", "--steps", "3", "--dtype", "float64")
         values = []
         for frames in ("one", "all"):
             content = json.loads(run(*arguments, "--frames", frames).stdout)
