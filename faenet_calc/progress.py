@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 _LOG_INTERVAL_S = 30.0  # between lines where stderr is not a terminal
 _USUAL_SIZE = {"ncols": 80, "nrows": 24}  # of a terminal that does not tell its own: tqdm would draw nothing there
+_ended: dict[int, int] = {}  # what the bars in a log file showed when their line was ended
 # That of tqdm, except that slow tasks have "0.50 structures/s" instead of "2.00s/ structures".
 _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}{postfix}]"
 
@@ -44,8 +45,10 @@ def print_above_bars(text: str) -> None:
     """Print a line on stderr without breaking the bars that are drawn there."""
     if sys.stderr.isatty():
         tqdm.write(text, file=sys.stderr)
-    else:  # a log file: tqdm would draw every bar again after the line; a drawn one has no end of line yet
-        bars = [bar for bar in getattr(tqdm, "_instances", ()) if not bar.disable]
-        drawn = any(bar.last_print_n > bar.initial for bar in bars)
-        print(("\n" if drawn else "") + text, file=sys.stderr)
+    else:  # a log file: tqdm would draw every bar again after the line; one just drawn has no end of line yet
+        drawn = {id(bar): bar.last_print_n for bar in getattr(tqdm, "_instances", ()) if not bar.disable}
+        new = any(count > _ended.get(bar, 0) for bar, count in drawn.items())
+        _ended.clear()
+        _ended.update(drawn)
+        print(("\n" if new else "") + text, file=sys.stderr)
     sys.stderr.flush()

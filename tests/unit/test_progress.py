@@ -1,5 +1,6 @@
 import sys
 
+from faenet_calc import progress
 from faenet_calc.progress import print_above_bars, progress_bar
 
 
@@ -53,3 +54,15 @@ def test_short_reading_leaves_nothing_in_a_log_file(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "stderr", stream)
     list(read_records([tmp_path / "one.extxyz"], progress=True))
     assert stream.text == ""
+
+
+def test_messages_in_a_log_file_begin_on_lines_of_their_own(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_LOG_INTERVAL_S", 0.0)
+    bar = progress.progress_bar(shown=True, total=10)
+    bar.update(1)
+    for text in ("first", "second"):
+        progress.print_above_bars(text)
+    bar.close()
+    lines = capsys.readouterr().err.split("\n")
+    first = lines.index("first")
+    assert "1/10" in lines[first - 1] and lines[first + 1] == "second"
